@@ -11,21 +11,29 @@ Prints and writes one JSON document: how often the interval of b/a held 1.0, its
 honest worker and one that reports 3 % short were refused, and the slack per config.
 
     python benchmarks/clocks.py --suite fa3 --runs 40 --out clocks.json
+    python benchmarks/clocks.py --cards
+
+The second, without a GPU: how far the same source beside the same baseline differs from card to card, by
+the records alone; behind `CARDS_LOG` of harness/measure/stats.py.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
+import math
 import statistics
 import sys
 import tempfile
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from harness.board import record  # noqa: E402
 from harness.catalog.entrants import load_entrant  # noqa: E402
 from harness.catalog.request import Request  # noqa: E402
 from harness.catalog.suites import load_suite  # noqa: E402
@@ -36,7 +44,7 @@ from harness.measure import stats  # noqa: E402
 from harness.measure.machine import inspect_machine  # noqa: E402
 from harness.measure.two_clocks import check_clocks  # noqa: E402
 from harness.problems import get_problem  # noqa: E402
-from harness.schema import Case, Kind, Sample  # noqa: E402
+from harness.schema import Case, Kind, Sample, Status  # noqa: E402
 
 SHORT = """
 import torch
@@ -55,8 +63,12 @@ def main() -> int:
     parser.add_argument("--blocks", type=int, default=20)
     parser.add_argument("--configs", default="", help="comma list; default: all of the suite")
     parser.add_argument("--seconds", type=float, default=1e9, help="stop after this long")
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--out", type=Path, default=Path("clocks.json"))
+    parser.add_argument("--cards", action="store_true", help="from card to card, by the records")
     args = parser.parse_args()
+    if args.cards:
+        print(cards())
+        return 0
     suite = load_suite(args.suite, ROOT / "configs").model_copy(update={"blocks": args.blocks})
     if args.configs:
         cases = tuple(case for case in suite.cases if case.name in args.configs.split(","))
@@ -172,6 +184,28 @@ def config_summary(cells: list[dict[str, Any]]) -> dict[str, Any]:
         "late_bursts": sum(cell["late"] for cell in cells),
         "short_refused": sum(bool(cell["short_refused"]) for cell in cells),
     }
+
+
+def cards() -> str:
+    """The spread of geometric means over the configs of a suite, two cards at a time."""
+    logs: dict[tuple[str, ...], dict[str, dict[str, float]]] = defaultdict(dict)
+    for row in record.load(ROOT / "results")[0]:
+        told = row.speedup
+        if row.status is Status.PASSED and row.machine.has_gpu and told:
+            if row.entry == told.against:
+                continue
+            who = (row.gpu, row.suite_sha256, row.entry, row.source_sha256, told.against)
+            card = logs[who].setdefault(row.machine.uuid, {})
+            card[row.config] = math.log(told.value)
+    apart = []
+    for each in logs.values():
+        whole = max(map(len, each.values()))
+        means = [sum(c.values()) / whole for c in each.values() if len(c) == whole]
+        apart += [100 * abs(a - b) for a, b in itertools.combinations(means, 2)]
+    apart.sort()
+    shares = {share: apart[round(share / 100 * (len(apart) - 1))] for share in (50, 90, 95, 100)}
+    told_shares = ", ".join(f"{share} % of them {value:.2f} %" for share, value in shares.items())
+    return f"{len(apart)} pairs of geometric means on two cards differ by at most: {told_shares}"
 
 
 def interval_summary(ratios: list[list[float]]) -> dict[str, Any]:

@@ -80,7 +80,7 @@ def child(kernel: str, suite_name: str, started: float) -> int:  # noqa: PLR0915
         print(f"{time.time() - started:7.2f} s  {what}", flush=True)
 
     say("imported")
-    machine = inspect_machine(0)
+    machine = inspect_machine()
     suite = run_options.choose_suite(args, machine)
     request = run_options.resolve_request(args, suite, machine)
     own, claims = request.entrants[0].name, request.entrants[0].manifest.claims
@@ -202,7 +202,7 @@ def on_the_gpu() -> str:
     from harness.measure.machine import inspect_machine
     from harness.measure.telemetry import Monitor
 
-    monitor = Monitor(inspect_machine(0))
+    monitor = Monitor(inspect_machine())
     held = monitor.memory_by_pid()
     monitor.close()
     return f"{len(held)} processes hold {sum(held.values()) / 2**20:.0f} MiB of GPU memory"

@@ -1,167 +1,337 @@
-"""Every figure that this repository quotes from a GPU, measured again by one command.
+"""Every figure that this repository shows or quotes from a GPU, measured again by one command.
 
-    python benchmarks/evidence.py --out FOLDER                      all parts, the short ones first
-    python benchmarks/evidence.py --out FOLDER --parts board,clocks --seconds 540
     python benchmarks/evidence.py --list
+    python benchmarks/evidence.py --for trust --seconds 540 --plan        what would run when; nothing does
+    python benchmarks/evidence.py --out FOLDER --for backward --seconds 540
+    python benchmarks/evidence.py --out FOLDER --parts smoke,clocks --gpus 0,1
+    python benchmarks/evidence.py --out FOLDER --gather                   its rows → results/
 
-Each part is a command of this repository, with a time after which it is stopped. Its output goes to
-FOLDER/<part>.txt as it comes, its records to FOLDER/results, and the table at the end says what each
-part ended with; a part that does not fit into what is left of --seconds is not begun. Exit code 1 if a
-part failed or was not run.
+evidence.yaml beside this file has the parts. One runs after the other in the order asked for; with
+--gpus one a GPU, the longest first. A part that takes longer than what is left of --seconds is not
+begun; one that overruns, or is still there at the end, gets Ctrl-C and is then killed with all that it
+started: what it measured stays. `smoke` runs first, and nothing else where it fails.
+
+FOLDER has of each part its output (<part>.txt, behind that of earlier tries) and how it ended
+(state/<part>.json), the rows in results/, the boards in boards/, and table.md. A part that ended there
+with 0 or 1 is not run again, unless by --again. Exit code 1 if a part failed or was not run.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-PYTHON = sys.executable
-ENTRANTS = "cuda_hopper,gluon_champion,triton_champion,triton_two_pass,triton_template"
-LIBRARIES = "sdpa_cudnn,sdpa,sdpa_flash,flash_attn_2,flash_attn_3,flash_attn_4,flex_attention,xformers,flashinfer"
-RUNGS = "triton_flash_v1,triton_flash_v2,triton_flash_v3"
-SLOW = "sdpa_cudnn,sdpa_efficient,sdpa_math"  # apart: sdpa_math alone takes 26 GB and a third of the time
-BACKWARD = "triton_backward,cuda_wmma_lab_backward,cuda_hopper_backward"
+from evidence_parts import (
+    FIRST,
+    GROUPS,
+    ROOT,
+    TABLE,
+    Parts,
+    all_parts,
+    chosen,
+    in_order,
+    lacking,
+    pick,
+    plan,
+)
+
+from harness.board import record
+from harness.engine.session import harness_commit
+from harness.errors import HarnessError
+from harness.process import process_tree
+
+STOP_S = 15.0  # from Ctrl-C until it is killed: time enough to keep what was measured
+LOOK_S = 0.2  # between two looks at the processes
+OVERRUN = 1.5  # times the seconds of a part, then it is stopped
+MOST_CHARACTERS = 110  # of a last line
 
 
-@dataclass(frozen=True)
-class Part:
-    """One command; {out} in its words is the folder of the evidence."""
+@dataclass
+class Ended:
+    """How a part ended: an exit code, or why it has none."""
+
+    ended: str
+    seconds: float = 0.0
+    last: str = ""
+    run: str = ""
+    commit: str = ""
+    gpu: str = ""
+    date: str = ""
+
+    @property
+    def has_result(self) -> bool:
+        """Whether it came to its end: 1 is a verdict, all beyond a fault."""
+        return self.ended in ("0", "1")
+
+
+# ---------------------------------------------------------------------------------------- the runs
+
+
+@dataclass
+class Running:
+    """A part whose process lives."""
 
     name: str
-    shows: str
-    words: tuple[str, ...]
-    seconds: float  # stopped after this long
+    places: tuple[str, ...]
+    run: str
+    process: subprocess.Popen[bytes]
+    log: Path
+    end: float  # then it is stopped
+    begun: float = field(default_factory=time.monotonic)
+    asked: float = 0.0  # when it was sent Ctrl-C
+    tree: set[int] = field(default_factory=set)  # all that it had started by then
+
+    def stop_if_late(self, now: float) -> None:
+        """Ctrl-C at its end, so that what was measured is kept; then the hard way."""
+        if now > self.end and not self.asked:
+            self.asked = now
+            self.tree = set(process_tree.descendants(self.process.pid))
+            self._signal(signal.SIGINT)
+        elif self.asked and now > self.asked + STOP_S:
+            self.kill()
+
+    def kill(self) -> None:
+        """It and all that it started, whatever session that fled to."""
+        for pid in {*self.tree, *process_tree.descendants(self.process.pid)}:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, number)
+
+    def told(self) -> Ended:
+        """How it ended, once it has."""
+        code = self.process.wait()
+        lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
+        last = next((line for line in reversed(lines) if re.search(r"\w", line)), "")
+        date = time.strftime("%Y-%m-%d", time.gmtime())
+        return Ended(
+            "stopped" if self.asked else str(code),
+            round(time.monotonic() - self.begun, 1),
+            last.strip()[:MOST_CHARACTERS],
+            *(self.run, harness_commit(), ",".join(self.places), date),
+        )
 
 
-def run_py(*words: str) -> tuple[str, ...]:
-    """A run of the harness whose records and board go to the evidence."""
-    kept = ("--results", "{out}/results", "--leaderboard", "{out}/leaderboard.md")
-    return (PYTHON, "run.py", *words, *kept)
+class Evidence:
+    """The parts that were asked for, in one folder, on some GPUs, for some seconds."""
+
+    def __init__(self, parts: Parts, out: Path, places: Sequence[str], seconds: float) -> None:
+        self.parts, self.out, self.places = parts, out, tuple(places)
+        self.end = time.monotonic() + seconds - STOP_S
+        self.rows: dict[str, Ended] = {}
+        self.running: list[Running] = []
+        for name in ("state", "boards"):
+            (out / name).mkdir(parents=True, exist_ok=True)
+
+    def line(self, name: str) -> str:
+        """What the shell is given."""
+        records = f"--results {{out}}/results --leaderboard {{out}}/boards/{name}.md"
+        told = self.parts[name].run.replace("{records}", records)
+        told = told.replace("{gpus}", ",".join(self.places))
+        told = re.sub(r"\bpython(?= )", lambda _: shlex.quote(sys.executable), told)
+        return told.replace("{out}", shlex.quote(str(self.out)))
+
+    def earlier(self, name: str) -> Ended | None:
+        """How it ended in this folder before; None if it did not, or is another part by now."""
+        path = self.out / "state" / f"{name}.json"
+        if not path.is_file():
+            return None
+        told = Ended(**json.loads(path.read_text(encoding="utf-8")))
+        stale = name == FIRST and (told.commit, told.ended) != (harness_commit(), "0")
+        return None if stale or told.run != self.parts[name].run or not told.has_result else told
+
+    def carry_out(self, names: Sequence[str], again: bool) -> None:
+        """Run what is to be run; `rows` says what came of each."""
+        waiting = []
+        for name in in_order(names, self.parts, len(self.places)):
+            why = lacking(self.parts[name], len(self.places))
+            done = None if again else self.earlier(name)
+            if done or why:
+                self.rows[name] = done or Ended("not run", last=f"needs {why}")
+            else:
+                waiting.append(name)
+        process_tree.adopt_orphans()
+        try:
+            self._loop(waiting)
+        finally:
+            self.end = 0.0
+            for one in self.running:
+                one.end = 0.0
+            while self.running:  # on Ctrl-C they have STOP_S, too
+                self._look()
+            for name in waiting:
+                self.rows.setdefault(name, Ended("not begun", last="no time was left"))
+            self.write_table()
+
+    def _loop(self, waiting: list[str]) -> None:
+        while waiting or self.running:
+            taken = {place for one in self.running for place in one.places}
+            free = [place for place in self.places if place not in taken]
+            left_s = self.end - time.monotonic()
+            name = pick(waiting, self.parts, left_s, not taken) if free else None
+            if name:
+                waiting.remove(name)
+                by_itself = self.parts[name].by_itself
+                self._begin(name, self.places if by_itself else tuple(free[:1]))
+            elif not self.running:
+                return
+            else:
+                self._look()
+            if FIRST in self.rows and self.rows[FIRST].ended != "0":
+                why = f"{FIRST} failed: {self.out / FIRST}.txt"
+                self.rows |= {name: Ended("not begun", last=why) for name in waiting}
+                return
+
+    def _begin(self, name: str, places: tuple[str, ...]) -> None:
+        env = os.environ | {"PYTHONUNBUFFERED": "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+        env |= {"CUDA_VISIBLE_DEVICES": ",".join(places)} if any(places) else {}
+        now, line, log = time.monotonic(), self.line(name), self.out / f"{name}.txt"
+        print(f"{name}{' on ' + ','.join(places) if any(places) else ''}: {line}", flush=True)
+        with log.open("a", encoding="utf-8") as output:
+            print(f"# {time.strftime('%FT%TZ', time.gmtime())} {line}", file=output, flush=True)
+            process = subprocess.Popen(
+                ["sh", "-c", f"exec {line}" if "&&" not in line and "python" in line else line], cwd=ROOT, env=env,
+                stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+                start_new_session=True, preexec_fn=process_tree.die_with_parent,  # noqa: PLW1509 - no threads
+            )  # fmt: skip
+        end = min(self.end, now + OVERRUN * self.parts[name].seconds)
+        self.running.append(Running(name, places, self.parts[name].run, process, log, end))
+
+    def _look(self) -> None:
+        time.sleep(LOOK_S)
+        for one in list(self.running):
+            one.stop_if_late(time.monotonic())
+            if one.process.poll() is None:
+                continue
+            one.kill()
+            self.running.remove(one)
+            row = self.rows[one.name] = one.told()
+            state = json.dumps(asdict(row), indent=1)
+            (self.out / "state" / f"{one.name}.json").write_text(state + "\n", encoding="utf-8")
+            print(f"{one.name}: {row.ended} after {row.seconds:.0f} s: {row.last}", flush=True)
+            self.write_table()
+        if not self.running:
+            process_tree.sweep(())
+
+    def write_table(self) -> list[str]:
+        """The rows of what was asked for, in the file's order; also into table.md."""
+        lines = ["| part | ended | seconds | last line |", "|---|---|---|---|"]
+        for name in (name for name in self.parts if name in self.rows):
+            row = self.rows[name]
+            last = row.last.replace("|", "\\|")
+            lines.append(f"| {name} | {row.ended} | {row.seconds:.0f} | {last} |")
+        (self.out / "table.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        return lines
 
 
-def benchmark(name: str, *words: str) -> tuple[str, ...]:
-    """A script beside this one."""
-    return (PYTHON, f"benchmarks/{name}.py", *words)
+# ----------------------------------------------------------------------------------------- results
 
 
-PARTS = (
-    Part("faults_gpu", "each fault of a GPU process has its status, the others lose nothing",
-         (PYTHON, "-m", "pytest", "-q", "tests/gpu"), 240),
-    Part("one_against_one", "wall time of one submission against one baseline",
-         run_py("--submission", "cuda_hopper", "--baselines", "sdpa_cudnn"), 120),
-    Part("do_bench", "what triton.testing.do_bench says of the same kernel",
-         benchmark("against_do_bench", "--heats", "0", "--out", "{out}/do_bench.json"), 90),
-    Part("board", "the submissions and the libraries on fa3, in one run",
-         run_py("--submission", f"{ENTRANTS},cuda_fa2_tile64", "--baselines", f"{LIBRARIES},{RUNGS}"), 330),
-    Part("slow_rows", "those that take long or much memory",
-         run_py("--submission", "cuda_cuflash,cuda_wmma_lab", "--baselines", SLOW), 120),
-    Part("verify", "a committed record measured again", (PYTHON, "run.py", "verify", "triton_template"), 75),
-    Part("slowdowns", "1, 2 and 5 % slower are told from the same kernel twice",
-         benchmark("known_slowdowns", "--keep", "{out}/slowdowns"), 120),
-    Part("clocks", "A/A, slack, how a worker is treated that is honest or 3 % short",
-         benchmark("clocks", "--runs", "40", "--out", "{out}/clocks.json"), 480),
-    Part("honest", "honest kernels judged again and again: false verdicts",
-         benchmark("honest_runs", "--runs", "20", "--out", "{out}/honest"), 300),
-    Part("selftest", "the corpus: cheaters stopped, honest kernels passed",
-         (PYTHON, "run.py", "selftest", "--batch", "22"), 480),
-    Part("ablation", "each defence switched off: who comes through then",
-         (PYTHON, "run.py", "selftest", "--ablate", "--batch", "22"), 560),
-    Part("ladder", "every rung of the Hopper forward, verified and timed beside the libraries",
-         benchmark("hopper_ladder", "--out", "{out}/ladder"), 120),
-    Part("sanitize", "compute-sanitizer over the Hopper forward",
-         benchmark("hopper_ladder", "--sanitize", "--out", "{out}/sanitize"), 70),
-    Part("bursts", "1,000 bursts a headdim of the Hopper forward, every output compared",
-         benchmark("hopper_ladder", "--bursts", "1000"), 70),
-    Part("edit", "from an edited .cu to its verdict",
-         benchmark("edit_to_verdict"), 60),
-    Part("edit_watched", "the same under run.py --watch",
-         benchmark("edit_to_verdict", "--watch"), 240),
-    Part("backward_kernel", "every rung of the Hopper backward, verified and timed",
-         benchmark("backward_kernel"), 150),
-    Part("backward", "gradients: every submission and every baseline on fa3_bwd, in one run",
-         run_py("--submission", BACKWARD, "--baselines", "all", "--suite", "fa3_bwd"), 180),
-    Part("race", "64 candidates: the race against the full run",
-         benchmark("racing", "--gpu", "--candidates", "64"), 580),
-    Part("sandbox", "what the usual sandbox level costs",
-         benchmark("sandbox_cost", "--blocks", "20"), 90),
-    Part("profile", "counters and the likely limiter of the fastest CUDA kernel",
-         (PYTHON, "run.py", "profile", "cuda_hopper"), 180),
-)  # fmt: skip
+def gather(out: Path, results: Path) -> list[str]:
+    """Append what `out` measured to the files of its days, no line twice; what to type next."""
+    today, new = time.strftime("%Y-%m-%d", time.gmtime()), dict[Path, list[bytes]]()
+    for path in sorted((out / "results").glob("*/*.jsonl")):
+        home = results / path.parent.name
+        there = {line for file in home.glob("*.jsonl") for line in file.read_bytes().split(b"\n")}
+        for number, line in enumerate(path.read_bytes().split(b"\n"), 1):
+            if not line or line in there or any(line in lines for lines in new.values()):
+                continue
+            try:
+                day = home / f"{record.parse(line).date[:10]}.jsonl"
+            except ValueError as cause:
+                print(f"left out: {path}:{number}: {cause}", file=sys.stderr)
+                continue
+            over = day.stem != today and day.exists()  # then that file never changes
+            new.setdefault(home / f"{today}.jsonl" if over else day, []).append(line)
+    for path, lines in new.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("ab") as file:
+            file.write(b"".join(line + b"\n" for line in lines))
+    told = [f"{path}: {len(lines)} lines more" for path, lines in new.items()]
+    return [
+        *(told or ["no line that is not there yet"]),
+        "next: python run.py rank",
+        *specimens(out),
+    ]
 
 
-def main() -> int:
-    """Run the parts that were asked for and print the table."""
+def specimens(out: Path) -> list[str]:
+    """The commands that take what the corpus came to."""
+    runs: dict[str, list[str]] = {}
+    for path in sorted((out / "state").glob("corpus_*.json")):
+        told = Ended(**json.loads(path.read_text(encoding="utf-8")))
+        log = out / f"{path.stem}.txt"
+        runs.setdefault(f"{told.commit[:7]} {told.date}", []).append(str(log))
+    return [
+        f"next: python -m tests.house.defences {key} {' '.join(logs)}" for key, logs in runs.items()
+    ]
+
+
+def arguments() -> argparse.ArgumentParser:
+    """The command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--out", type=Path, default=Path("evidence"))
-    parser.add_argument("--parts", default=",".join(part.name for part in PARTS))
-    parser.add_argument("--seconds", type=float, default=1e9, help="for all parts together")
-    parser.add_argument("--list", action="store_true", help="name the parts and end")
-    args = parser.parse_args()
-    if args.list:
-        for part in PARTS:
-            print(f"{part.name:16} <= {part.seconds:3.0f} s  {part.shows}")
-        return 0
-    parts = chosen(args.parts.split(","))
-    args.out.mkdir(parents=True, exist_ok=True)
-    deadline = time.monotonic() + args.seconds
-    rows = [run_part(part, args.out.resolve(), deadline) for part in parts]
-    print("| part | ended | seconds | last line |\n|---|---|---|---|")
-    for part, (ended, seconds, last) in zip(parts, rows, strict=True):
-        print(f"| {part.name} | {ended} | {seconds:.0f} | {last[:120]} |")
-    return 0 if all(ended == "0" for ended, _, _ in rows) else 1
+    add = parser.add_argument
+    add("--out", type=Path, default=ROOT / "build" / "evidence", metavar="FOLDER")
+    add("--parts", default="", metavar="NAME,…", help="these, in this order")
+    add("--for", dest="group", choices=(*GROUPS, "all"), default="all", help="those of a group")
+    add("--seconds", type=float, default=1e9, help="until all is over, the last Ctrl-C included")
+    add("--gpus", default="", metavar="N,…", help="a part on each at a time (default: as it is)")
+    add("--again", action="store_true", help="also what has ended in FOLDER before")
+    add("--table", type=Path, default=TABLE, help="other parts than evidence.yaml's")
+    add("--list", action="store_true", help="say what there is and end")
+    add("--plan", action="store_true", help="say what would run when and end")
+    add("--gather", action="store_true", help="append FOLDER's rows to results/ and end")
+    return parser
 
 
-def chosen(names: Sequence[str]) -> list[Part]:
-    """The parts in the order they are named; ends with a message on a name that is none."""
-    known = {part.name: part for part in PARTS}
-    for name in names:
-        if name not in known:
-            sys.exit(f"--parts {name}: unknown; write some of {', '.join(known)}")
-    return [known[name] for name in names]
-
-
-def run_part(part: Part, out: Path, deadline: float) -> tuple[str, float, str]:
-    """(how it ended, seconds, last line of its output)."""
-    left = deadline - time.monotonic()
-    if left < 10:
-        return "not begun", 0.0, "no time was left"
-    words = [word.replace("{out}", str(out)) for word in part.words]
-    log, started = out / f"{part.name}.txt", time.monotonic()
-    print(f"{part.name}: {' '.join(words[1:])}", flush=True)
-    with log.open("w", encoding="utf-8") as output:
-        process = subprocess.Popen(
-            words, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
-        )
-        try:
-            ended = str(process.wait(min(part.seconds, left)))
-        except subprocess.TimeoutExpired:
-            ended = stop(process)
-    lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    return ended, time.monotonic() - started, lines[-1] if lines else ""
-
-
-def stop(process: subprocess.Popen[bytes]) -> str:
-    """Ctrl-C, so that what was measured is kept; then the hard way."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGINT)
+def main(words: Sequence[str] | None = None) -> int:
+    """Run the parts that were asked for and print the table."""
+    args = arguments().parse_args(words)
+    out, places = args.out.resolve(), args.gpus.split(",")
     try:
-        process.wait(20)
-    except subprocess.TimeoutExpired:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-    return "stopped"
+        parts = all_parts(args.table)
+        names = chosen(parts, args.parts, args.group)
+    except HarnessError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    if args.gather:
+        print("\n".join(gather(out, ROOT / "results")))
+        return 0
+    if args.list:
+        for name in names:
+            told = f"{name:24} {parts[name].seconds:4.0f} s  {parts[name].shows}"
+            needs = f" (needs {', '.join(parts[name].needs)})" if parts[name].needs else ""
+            print(f"{told}{needs}")
+        print(f"{len(names)} parts, {sum(parts[name].seconds for name in names):.0f} s")
+        return 0
+    if args.plan:
+        ordered = in_order(names, parts, len(places))
+        print("\n".join(plan(ordered, parts, places, args.seconds - STOP_S)))
+        return 0
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    evidence = Evidence(parts, out, places, args.seconds)
+    try:
+        evidence.carry_out(names, args.again)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+    print("\n".join(evidence.write_table()))
+    return 0 if all(evidence.rows.get(name, Ended("")).ended == "0" for name in names) else 1
 
 
 if __name__ == "__main__":

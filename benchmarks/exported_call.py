@@ -16,12 +16,12 @@ A machine's host counts as much as the code: `zero_` is PyTorch's shortest way t
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import functools
 import importlib
 import os
 import statistics
-import sys
 import time
 from collections.abc import Callable
 
@@ -123,4 +123,6 @@ def tell(what: str, us: list[float]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("package", help="an exported package that can be imported")
+    main(parser.parse_args().package)

@@ -100,7 +100,8 @@ def counted(folders: Sequence[Path]) -> int:
 
 def request_of(args: argparse.Namespace) -> Request:
     """KERNELS as submissions beside the suite's own headline baseline."""
-    machine = inspect_machine(None if args.cpu else 0)
+    machine = inspect_machine()
+    machine = machine.without_gpu() if args.cpu else machine
     suite = load_suite("smoke" if args.cpu else "quick", ROOT / "configs")
     case = suite.cases[0] if args.cpu else next(c for c in suite.cases if c.headdim == args.headdim)
     problem = get_problem(suite.problem)

@@ -3,6 +3,7 @@
     python benchmarks/many_gpus.py                                  # 1, 2, 4 GPUs, 32 submissions, some minutes
     python benchmarks/many_gpus.py --gpus 1,2 --count 8 --suite SUITE --out FILE.md
     python benchmarks/many_gpus.py --cpu --count 4 --gpus 1,2       # a rehearsal; its figures mean nothing
+    python benchmarks/many_gpus.py --contexts --gpus 1,2            # only how long the driver takes for contexts
 
 The same generated submissions (`generate`: SDPA over 1, 2, 4 or 8 groups of heads)
 run as one campaign for every count, each with a cache of its own. Of every entry and config the ratio over
@@ -13,12 +14,18 @@ from the same GPU again and those that came from another are told apart.
 An A/A comparison at the same level finds its share of "changed" by chance (intervals are 95 %), so the
 first campaign is run once more at the end and told beside the others (--no-again leaves that out).
 Every row ends in --results, every finished count in --out: a run that is cut short keeps what it has.
+
+--contexts: 10 and 20 processes, forked before any of them touches the driver, are let go by one event; the
+figure counts from there until the last has its CUDA context and 512 MiB.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
+import multiprocessing
+import os
 import shutil
 import sys
 import tempfile
@@ -46,6 +53,7 @@ from harness.schema import Kind, Result, Status, Suite  # noqa: E402
 Ratios = dict[tuple[str, str], tuple[stats.Interval, str]]  # the ratio, and the uuid of its GPU
 FLASH = "sdpa_flash"
 NEEDED = {2: 1.9, 4: 3.6}  # what a host with so many GPUs should give
+CONTEXTS, CONTEXT_BYTES, PATIENCE_S = (10, 20), 512 << 20, 60
 
 
 GROUPS = (1, 2, 4, 8)
@@ -102,6 +110,12 @@ class Phases(CampaignView):
 def main() -> int:
     """One campaign for every count of GPUs, then the table."""
     args = parse()
+    if args.contexts:
+        for gpus in (choose_gpus(int(word)) for word in args.gpus.split(",")):
+            for count in CONTEXTS:
+                told = f"{count} contexts on {len(gpus)} GPUs"
+                print(f"{told}: all in {contexts_s(count, gpus):.2f} s", flush=True)
+        return 0
     suite = load_suite(args.suite or ("smoke" if args.cpu else "quick"), ROOT / "configs")
     suite = suite.model_copy(update={"blocks": args.blocks} if args.blocks else {})
     if not (args.cpu or args.suite):  # cuDNN would build a plan for every shape in every unit
@@ -139,6 +153,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--blocks", type=int, help="default: the suite's")
     parser.add_argument("--cpu", action="store_true", help="warm_up: CPU places instead of GPUs")
     parser.add_argument("--no-again", action="store_true", help="leave the A/A campaign out")
+    parser.add_argument("--contexts", action="store_true", help="open contexts and nothing else")
     parser.add_argument("--results", type=Path, default=None)
     parser.add_argument("--out", type=Path, default=Path("many-gpus.md"))
     args = parser.parse_args()
@@ -218,6 +233,53 @@ def asked(suite: Suite, generated: Path, gpu: str, cache: Path) -> Request:
     machine = machine_of(gpu)
     request = resolve([str(generated)], [suite.against], suite, machine, suite.against, ROOT)
     return replace(request, cache=cache)
+
+
+# --------------------------------------------------------------------------- contexts
+
+
+def contexts_s(count: int, gpus: Sequence[str]) -> float:
+    """From the word go until all `count` have a context, spread over `gpus`; SystemExit if one fails."""
+    fork = multiprocessing.get_context("fork")
+    go, leave, told = fork.Event(), fork.Event(), fork.Queue()
+    processes = [
+        fork.Process(target=opened, args=(gpus[number % len(gpus)], go, leave, told))
+        for number in range(count)
+    ]
+    for process in processes:
+        process.start()
+    time.sleep(0.3)  # all of them wait at `go`
+    begun = time.monotonic()
+    go.set()
+    failed = [why for why in (told.get(timeout=PATIENCE_S) for _ in processes) if why]
+    seconds = time.monotonic() - begun
+    leave.set()
+    for process in processes:
+        process.join()
+    if failed:
+        raise SystemExit(f"no context: {failed[0]}\n  next: nvidia-smi")
+    return seconds
+
+
+def opened(gpu: str, go: Any, leave: Any, told: Any) -> None:
+    """Open a context on `gpu` once `go` is set, tell how it went, keep it until `leave` is."""
+    os.environ["CUDA_VISIBLE_DEVICES"] = gpu
+    go.wait()
+    try:
+        driver: Any = ctypes.CDLL("libcuda.so.1")
+    except OSError as cause:
+        told.put(str(cause))
+        return
+    device, context, memory = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_uint64()
+    failed = (
+        driver.cuInit(0)
+        or driver.cuDeviceGet(ctypes.byref(device), 0)
+        or driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
+        or driver.cuCtxSetCurrent(context)
+        or driver.cuMemAlloc_v2(ctypes.byref(memory), ctypes.c_size_t(CONTEXT_BYTES))
+    )
+    told.put(f"the driver said {failed}" if failed else "")
+    leave.wait()
 
 
 # --------------------------------------------------------------------------- told

@@ -90,7 +90,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=200)
     parser.add_argument("--gpu", action="store_true", help="64 real entries on the GPU at hand")
     parser.add_argument(
-        "--on", default="0", metavar="GPU[,GPU]", help="of the full run, of the race"
+        "--on", default="", metavar="GPU[,GPU]", help="of the full run, of the race"
     )
     args = parser.parse_args()
     if args.gpu:
@@ -266,10 +266,8 @@ def on_gpu(count: int, gpus: Sequence[str]) -> None:
         (folder / "race.yaml").write_text(json.dumps(suite))
         with ThreadPoolExecutor(len(set(gpus))) as pool:
             both = (
-                pool.submit(run_suite, folder, entries, "full", "--gpu", gpus[0]),
-                pool.submit(
-                    run_suite, folder, entries, "race", "--gpu", gpus[-1], "--race", str(PLACES)
-                ),
+                pool.submit(run_suite, folder, entries, "full", gpus[0]),
+                pool.submit(run_suite, folder, entries, "race", gpus[-1], "--race", str(PLACES)),
             )
             (full, full_s), (raced, raced_s) = (one.result() for one in both)
     for label, lines, wall_s in (("full run", full, full_s), ("race", raced, raced_s)):
@@ -282,11 +280,12 @@ def on_gpu(count: int, gpus: Sequence[str]) -> None:
 
 
 def run_suite(
-    folder: Path, entries: Sequence[str], label: str, *flags: str
+    folder: Path, entries: Sequence[str], label: str, gpu: str, *flags: str
 ) -> tuple[list[dict], float]:
     """Lines of one run and its wall time."""
     command = [sys.executable, str(ROOT / "run.py"), "--json", "--baselines", FLASH]
     command += ["--suite", str(folder / "race.yaml"), "--submission", ",".join(entries), *flags]
+    command += ["--gpu", gpu] if gpu else []
     command += ["--results", str(folder / label), "--leaderboard", str(folder / f"{label}.md")]
     started = time.monotonic()
     told = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)

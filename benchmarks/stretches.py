@@ -10,6 +10,7 @@ that are never made. Of 2 s: two such stretches, one behind the other.
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import random
 import sys
@@ -119,7 +120,9 @@ def print_ratios(rows: list[Result]) -> None:
 
 def main() -> None:
     """Read, draw, print."""
-    rows = [row for folder in sys.argv[1:] for row in record.load(Path(folder))[0]]
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER", help="of records")
+    rows = [row for folder in parser.parse_args().folders for row in record.load(folder)[0]]
     print_ratios(rows)
     told = [row for row in rows if row.sustained and len(row.sustained.pauses) > 2]
     stretches = [row.sustained.pauses for row in told if row.sustained]

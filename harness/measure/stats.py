@@ -62,8 +62,8 @@ PROCESS_LOG = 0.0005
 #: Which rule an interval was made by; the board makes those of an older rule anew, from the
 #: samples. 1: PROCESS_LOG is in it.
 INTERVAL_RULE = 1
-#: The same between two cards of one kind: one source beside one baseline on two cards differed by
-#: up to this in 95 of 100 pairs of geometric means (benchmarks/cards.py), and no block shows it.
+#: The same between two cards: one source beside one baseline on two of one kind differed by up to
+#: this in 95 of 100 pairs of geometric means (benchmarks/clocks.py --cards), and no block shows it.
 CARDS_LOG = 0.025
 #: More blocks than this is not a plan but a wish.
 MOST_BLOCKS = 10_000

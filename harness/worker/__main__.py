@@ -37,7 +37,7 @@ from harness.worker.load import LoadError, classify, describe, load_function
 from harness.worker.stretch import gpu_stretch, windows_of
 
 #: What the driver takes to open a context. It opens one at a time, on all GPUs of a host together
-#: (benchmarks/contexts.py: ten that are asked for at once take 1.3 to 1.8 s), and the judge waits
+#: (benchmarks/many_gpus.py: ten that are asked for at once take 1.3 to 1.8 s), and the judge waits
 #: for the first.
 OPENING_S = 0.12
 
