@@ -55,6 +55,7 @@ STOP_S = 15.0  # from Ctrl-C until it is killed: time enough to keep what was me
 LOOK_S = 0.2  # between two looks at the processes
 OVERRUN = 1.5  # times the seconds of a part, then it is stopped
 MOST_CHARACTERS = 110  # of a last line
+SAYS = re.compile(r"^(?!\s*next:|board: ).*\w")  # neither a bracket nor what to type next
 
 
 @dataclass
@@ -116,7 +117,7 @@ class Running:
         """How it ended, once it has."""
         code = self.process.wait()
         lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
-        last = next((line for line in reversed(lines) if re.search(r"\w", line)), "")
+        last = next((line for line in reversed(lines) if SAYS.search(line)), "")
         date = time.strftime("%Y-%m-%d", time.gmtime())
         return Ended(
             "stopped" if self.asked else str(code),
@@ -244,7 +245,7 @@ class Evidence:
 def gather(out: Path, results: Path) -> list[str]:
     """Append what `out` measured to the files of its days, no line twice; what to type next."""
     today, new = time.strftime("%Y-%m-%d", time.gmtime()), dict[Path, list[bytes]]()
-    for path in sorted((out / "results").glob("*/*.jsonl")):
+    for path in sorted((out / "results").glob("nvidia-*/*.jsonl")):  # a CPU's rows are nobody's
         home = results / path.parent.name
         there = {line for file in home.glob("*.jsonl") for line in file.read_bytes().split(b"\n")}
         for number, line in enumerate(path.read_bytes().split(b"\n"), 1):

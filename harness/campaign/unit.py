@@ -109,10 +109,12 @@ def plan_units(
 
     Headline and control ride in every unit: a ratio is always one of one GPU and one block.
     """
-    beside = [e for e in request.entrants if e.name in {request.baseline, request.control}]
+    always = {request.baseline, request.control}  # asked once: it looks at all entrants
+    beside = [e for e in request.entrants if e.name in always]
     alone = [e for e in request.entrants if e not in beside] or beside
     pending = ((entrant, _pending(entrant, request.asked.cases, recorded)) for entrant in alone)
     units: list[Unit] = []
+    suite = request.suite.model_copy(update={"hidden": 0})  # of one run, not of units
     for cases, group in groupby(pending, key=lambda pair: pair[1]):
         members = [entrant for entrant, _ in group] if cases else []
         for start in range(0, len(members), per_unit):
@@ -121,9 +123,7 @@ def plan_units(
                 Unit(
                     key=f"{len(units):05d}",
                     entrants=_together(chosen, beside),
-                    suite=request.suite.model_copy(
-                        update={"hidden": 0}
-                    ),  # of one run, not of units
+                    suite=suite,
                     cases=cases,
                     baseline=request.baseline,
                     root=request.root,

@@ -250,7 +250,7 @@ TABLE = """\
 parts:
   smoke: {for: [], shows: s, seconds: 5, alone: true, run: "echo gpu $CUDA_VISIBLE_DEVICES"}
   fine: {for: [trust], shows: s, seconds: 2, run: "echo $CUDA_VISIBLE_DEVICES >> OUT/fine.gpus && echo a '|' b"}
-  wrong: {for: [trust], shows: s, seconds: 2, run: "python -c 'print(2 * 21); print(\\"}\\"); raise SystemExit(1)'"}
+  wrong: {for: [trust], shows: s, seconds: 2, run: "python -c 'print(2 * 21); print(\\"}\\\\nboard: x\\\\n  next: y\\"); raise SystemExit(1)'"}
   broken: {for: [house], shows: s, seconds: 2, run: "exit 2"}
   hangs: {for: [house], shows: s, seconds: 1, run: "python OUT/hangs.py && echo never"}
   needy: {for: [house], shows: s, seconds: 1, needs: [no-such-tool], run: "echo never"}

@@ -203,6 +203,17 @@ def test_nobody_asked_for_the_baseline_row() -> None:
     assert [names(u) for u in plan_units(request(["a"], base=False))] == [["a"]]
 
 
+def test_the_control_is_asked_for_once_however_many_take_part(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It looks at all entrants: for each of them the plan of 100,000 took an hour."""
+    asked = []
+    told = property(lambda self: asked.append(self) or self.baseline)
+    monkeypatch.setattr(Request, "control", told)
+    assert len(plan_units(request([f"n{number}" for number in range(9)]))) == 9
+    assert len(asked) == 1
+
+
 def test_recorded_cases_are_skipped_and_entrants_with_the_same_rest_share() -> None:
     known = {("a", "one"), ("b", "one"), ("c", "one"), ("c", "two")}
     cut = plan_units(
