@@ -26,6 +26,7 @@ import math
 import statistics
 import sys
 import tempfile
+import time
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -74,13 +75,17 @@ def main() -> int:
         cases = tuple(case for case in suite.cases if case.name in args.configs.split(","))
         suite = suite.model_copy(update={"cases": cases})
     machine = inspect_machine()
-    with tempfile.TemporaryDirectory() as folder:
-        request = make_request(suite, machine, Path(folder))
-        with opened(request, lambda _: None, Observer()) as run:
-            rows = measure(run, args.runs, args.seconds)
-    document = summary(rows, suite.name, machine.gpu, args.blocks)
-    args.out.write_text(json.dumps({**document, "runs_raw": rows}), encoding="utf-8")
-    print(json.dumps(document, indent=1))
+    rows: list[dict[str, Any]] = []
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            request = make_request(suite, machine, Path(folder))
+            with opened(request, lambda _: None, Observer()) as run:
+                measure(run, rows, args.runs, args.seconds)
+    finally:  # also of runs that Ctrl-C or a refused worker cut short
+        if rows:
+            document = summary(rows, suite.name, machine.gpu, args.blocks)
+            args.out.write_text(json.dumps({**document, "runs_raw": rows}), encoding="utf-8")
+            print(json.dumps(document, indent=1), flush=True)
     return 0
 
 
@@ -103,18 +108,14 @@ def make_request(suite: Any, machine: Any, folder: Path) -> Request:
     return Request(suite, machine, tuple(entrants), suite.against, cache=cache)
 
 
-def measure(run: Any, runs: int, seconds: float) -> list[dict[str, Any]]:
-    """`runs` times all blocks of all cases, on the same processes."""
-    import time
-
+def measure(run: Any, rows: list[dict[str, Any]], runs: int, seconds: float) -> None:
+    """`runs` times all blocks of all cases, on the same processes, a row each."""
     started = time.monotonic()
-    rows = []
     for number in range(runs):
         if time.monotonic() - started > seconds:
             break
         rows.append({case.name: one(run, case) for case in run.suite.cases})
-        print(f"run {number + 1}: {time.monotonic() - started:.0f} s", file=sys.stderr)
-    return rows
+        print(f"run {number + 1}: {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
 
 
 def one(run: Any, case: Case) -> dict[str, Any]:

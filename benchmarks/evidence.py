@@ -53,7 +53,7 @@ from harness.process import process_tree
 
 STOP_S = 15.0  # from Ctrl-C until it is killed: time enough to keep what was measured
 LOOK_S = 0.2  # between two looks at the processes
-OVERRUN = 1.5  # times the seconds of a part, then it is stopped
+OVERRUN, OVERRUN_S = 1.5, 20.0  # times the seconds of a part, and so many more: then it is stopped
 MOST_CHARACTERS = 110  # of a last line
 SAYS = re.compile(r"^(?!\s*next:|board: ).*\w")  # neither a bracket nor what to type next
 
@@ -202,14 +202,15 @@ class Evidence:
         env |= {"CUDA_VISIBLE_DEVICES": ",".join(places)} if any(places) else {}
         now, line, log = time.monotonic(), self.line(name), self.out / f"{name}.txt"
         print(f"{name}{' on ' + ','.join(places) if any(places) else ''}: {line}", flush=True)
+        one = line.startswith(shlex.quote(sys.executable)) and not re.search("[&;|]", line)
         with log.open("a", encoding="utf-8") as output:
             print(f"# {time.strftime('%FT%TZ', time.gmtime())} {line}", file=output, flush=True)
             process = subprocess.Popen(
-                ["sh", "-c", f"exec {line}" if "&&" not in line and "python" in line else line], cwd=ROOT, env=env,
+                ["sh", "-c", f"exec {line}" if one else line], cwd=ROOT, env=env,
                 stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
                 start_new_session=True, preexec_fn=process_tree.die_with_parent,  # noqa: PLW1509 - no threads
             )  # fmt: skip
-        end = min(self.end, now + OVERRUN * self.parts[name].seconds)
+        end = min(self.end, now + OVERRUN * self.parts[name].seconds + OVERRUN_S)
         self.running.append(Running(name, places, self.parts[name].run, process, log, end))
 
     def _look(self) -> None:
@@ -325,7 +326,8 @@ def main(words: Sequence[str] | None = None) -> int:
         ordered = in_order(names, parts, len(places))
         print("\n".join(plan(ordered, parts, places, args.seconds - STOP_S)))
         return 0
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for number in (signal.SIGTERM, signal.SIGINT):  # a shell's background is deaf to Ctrl-C, and so
+        signal.signal(number, signal.default_int_handler)  # would be what is started here
     evidence = Evidence(parts, out, places, args.seconds)
     try:
         evidence.carry_out(names, args.again)

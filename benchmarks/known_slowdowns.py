@@ -54,10 +54,9 @@ def main() -> None:
             write_entry(folder / entry, slower)
         command = [sys.executable, str(ROOT / "run.py"), "--json", "--baselines", "sdpa_cudnn"]
         command += ["--submission", ",".join(str(folder / entry) for entry in SLOWER_PCT)]
-        command += ["--results", f"{name}/results", "--leaderboard", f"{name}/leaderboard.md"]
+        results = args.keep or folder / "results"
+        command += ["--results", str(results), "--leaderboard", f"{name}/leaderboard.md"]
         told = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-        if args.keep:
-            shutil.copytree(folder / "results", args.keep, dirs_exist_ok=True)
     for line in json.loads(told.stdout)["results"]:
         if line["entry"] in SLOWER_PCT:
             print(row(line))

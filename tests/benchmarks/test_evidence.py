@@ -53,7 +53,7 @@ def commands(name: str, run: str, out: Path) -> Iterator[list[str]]:
     """Words behind `python` of each command of a part, of those that another one starts too."""
     one = Part.model_validate({"for": [], "shows": "", "seconds": 1, "run": run})
     line = evidence.Evidence({name: one}, out, ("0", "1"), 1).line(name)
-    for text in line.split("&&"):
+    for text in re.split("&&|;", line):
         words = shlex.split(text)
         starts = [at for at, word in enumerate(words) if word == sys.executable]
         assert starts or words[:2] == ["rm", "-rf"], text
@@ -243,7 +243,7 @@ START = """\
 import sys
 sys.path.insert(0, "benchmarks")
 import evidence
-evidence.STOP_S, evidence.LOOK_S = 1.0, 0.05
+evidence.STOP_S, evidence.LOOK_S, evidence.OVERRUN_S = 1.0, 0.05, 0.0
 sys.exit(evidence.main(sys.argv[1:]))
 """
 TABLE = """\
