@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import itertools
 import json
 import os
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from _pytest.config import get_config
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
@@ -157,6 +159,33 @@ def test_a_wrong_word_is_seen(
     run = PARTS[name].run.replace(right, wrong)
     with pytest.raises((Exception, SystemExit)):  # each parser has its own
         check_all(name, run, tmp_path, monkeypatch)
+
+
+class Asked(Exception):
+    """The words of a process that was not started."""
+
+
+@pytest.mark.parametrize("script", ["against_do_bench", "known_slowdowns", "racing"])
+def test_what_a_script_asks_of_run_py_is_taken(
+    script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = importlib.import_module(script)
+    told: list[argparse.Namespace] = []
+
+    def start(words: list[str], **_: Any) -> None:
+        args = parse_args(words[2:])
+        told.append(args)
+        check_run(args, Path(args.leaderboard).parent)  # while its folder is there
+        raise Asked
+
+    monkeypatch.setattr(subprocess, "run", start)
+    monkeypatch.setattr(sys, "argv", [script])
+    fa3 = yaml.safe_load((ROOT / "configs" / "fa3.yaml").read_text(encoding="utf-8"))
+    given = {"racing": ("on_gpu", 8, [""]), "against_do_bench": ("by_harness", fa3)}
+    name, *words = given.get(script, ("main",))
+    with pytest.raises(Asked):
+        getattr(module, name)(*words)
+    assert {args.gpu for args in told} == {None}, "the GPU that CUDA_VISIBLE_DEVICES leaves"
 
 
 def test_every_part_fits_into_a_call_and_needs_what_has_a_name() -> None:
