@@ -13,6 +13,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
+import honest_runs
 import hopper_ladder
 import hopper_sanitizer
 from honest_runs import counted, tallies
@@ -25,7 +26,7 @@ from harness import PROTOCOL
 from harness.board import record
 from harness.catalog.suites import load_suite
 from harness.schema import Result, Sample, Status
-from tests.board.factory import result
+from tests.board.factory import H200, result
 
 BURSTS = tuple(Sample(block=b, calls_ms=(1.0,), t2_ms=1.01, late=b == 2) for b in range(5))
 
@@ -67,6 +68,16 @@ def test_what_blames_a_kernel_is_a_false_verdict(
 
 def test_no_bursts_are_no_evidence(tmp_path: Path) -> None:
     assert counted([tmp_path]) == 1
+
+
+def test_honest_runs_take_the_gpu_that_is_left_visible(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr(honest_runs, "inspect_machine", lambda *gpu: asked.append(gpu) or H200)
+    words = argparse.Namespace(
+        cpu=False, headdim=64, blocks=3, kernels="submissions/triton_template"
+    )
+    assert honest_runs.request_of(words).machine == H200
+    assert asked == [()]
 
 
 def test_a_reserve_is_not_handed_on():

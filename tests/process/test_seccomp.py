@@ -5,6 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -216,3 +219,27 @@ def test_the_kernel_takes_a_program_of_this_length(machine: str) -> None:
     found = Filter(machine)
     assert len(found.program) <= 4096
     assert all(0 <= jump <= 255 for step in found.program for jump in step[1:3])
+
+
+def test_calls_are_counted_and_let_through() -> None:
+    """benchmarks/system_calls.py sent its descriptor by a call that it asks about, and waited for itself."""
+    script = [
+        sys.executable,
+        str(Path(__file__).resolve().parents[2] / "benchmarks" / "system_calls.py"),
+    ]
+    asked = "import os, signal; signal.alarm(9); signal.alarm(0); os.chmod('.', 0o755)"
+    words = ["--also", "alarm,timerfd_create", "--", sys.executable, "-c", asked]
+    done = subprocess.run(
+        [*script, *words], capture_output=True, text=True, timeout=60, check=False
+    )
+    if "no listener" in done.stderr:
+        pytest.skip(done.stderr)
+    assert done.returncode == 0, done.stderr
+    assert "| alarm |  | allowed |" in done.stdout
+    assert "| chmod |  | success, and nothing is done |" in done.stdout
+    assert done.stdout.endswith("of alarm, timerfd_create: alarm 2, timerfd_create 0\n")
+    wrong = subprocess.run(
+        [*script, "--also", "alarms", "--", "true"], capture_output=True, text=True, check=False
+    )
+    assert wrong.returncode == 2
+    assert "alarms: not among the calls that are allowed" in wrong.stderr
