@@ -9,6 +9,7 @@ P and dS to fp16, bf16 or fp8, for bf16 inputs, and for PyTorch's own CPU flash 
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -136,4 +137,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0]).parse_args()
     main()

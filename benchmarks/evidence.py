@@ -28,8 +28,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from evidence_parts import (
@@ -137,6 +137,8 @@ class Evidence:
         self.running: list[Running] = []
         for name in ("state", "boards"):
             (out / name).mkdir(parents=True, exist_ok=True)
+        found = {path.stem: path for path in (out / "state").glob("*.json")}
+        self.before = {name: Ended(**json.loads(p.read_text("utf-8"))) for name, p in found.items()}
 
     def line(self, name: str) -> str:
         """What the shell is given."""
@@ -148,12 +150,11 @@ class Evidence:
 
     def earlier(self, name: str) -> Ended | None:
         """How it ended in this folder before; None if it did not, or is another part by now."""
-        path = self.out / "state" / f"{name}.json"
-        if not path.is_file():
+        told = self.before.get(name)
+        if told is None or told.run != self.parts[name].run or not told.has_result:
             return None
-        told = Ended(**json.loads(path.read_text(encoding="utf-8")))
         stale = name == FIRST and (told.commit, told.ended) != (harness_commit(), "0")
-        return None if stale or told.run != self.parts[name].run or not told.has_result else told
+        return None if stale else replace(told, last=f"at {told.commit[:7]}: {told.last}")
 
     def carry_out(self, names: Sequence[str], again: bool) -> None:
         """Run what is to be run; `rows` says what came of each."""
@@ -230,13 +231,16 @@ class Evidence:
             process_tree.sweep(())
 
     def write_table(self) -> list[str]:
-        """The rows of what was asked for, in the file's order; also into table.md."""
+        """The rows of what was asked for, in the file's order; with all of the folder in table.md."""
+        text = "\n".join(self._table(self.before | self.rows)) + "\n"
+        (self.out / "table.md").write_text(text, encoding="utf-8")
+        return self._table(self.rows)
+
+    def _table(self, rows: Mapping[str, Ended]) -> list[str]:
         lines = ["| part | ended | seconds | last line |", "|---|---|---|---|"]
-        for name in (name for name in self.parts if name in self.rows):
-            row = self.rows[name]
+        for name, row in ((name, rows[name]) for name in self.parts if name in rows):
             last = row.last.replace("|", "\\|")
             lines.append(f"| {name} | {row.ended} | {row.seconds:.0f} | {last} |")
-        (self.out / "table.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
         return lines
 
 
@@ -246,12 +250,15 @@ class Evidence:
 def gather(out: Path, results: Path) -> list[str]:
     """Append what `out` measured to the files of its days, no line twice; what to type next."""
     today, new = time.strftime("%Y-%m-%d", time.gmtime()), dict[Path, list[bytes]]()
+    there = {b""} | {
+        line for file in results.rglob("*.jsonl") for line in file.read_bytes().split(b"\n")
+    }
     for path in sorted((out / "results").glob("nvidia-*/*.jsonl")):  # a CPU's rows are nobody's
         home = results / path.parent.name
-        there = {line for file in home.glob("*.jsonl") for line in file.read_bytes().split(b"\n")}
         for number, line in enumerate(path.read_bytes().split(b"\n"), 1):
-            if not line or line in there or any(line in lines for lines in new.values()):
+            if line in there:
                 continue
+            there.add(line)
             try:
                 day = home / f"{record.parse(line).date[:10]}.jsonl"
             except ValueError as cause:
@@ -264,11 +271,8 @@ def gather(out: Path, results: Path) -> list[str]:
         with path.open("ab") as file:
             file.write(b"".join(line + b"\n" for line in lines))
     told = [f"{path}: {len(lines)} lines more" for path, lines in new.items()]
-    return [
-        *(told or ["no line that is not there yet"]),
-        "next: python run.py rank",
-        *specimens(out),
-    ]
+    told = told or ["no line that is not there yet"]
+    return [*told, "next: python run.py rank", *specimens(out)]
 
 
 def specimens(out: Path) -> list[str]:
@@ -278,9 +282,8 @@ def specimens(out: Path) -> list[str]:
         told = Ended(**json.loads(path.read_text(encoding="utf-8")))
         log = out / f"{path.stem}.txt"
         runs.setdefault(f"{told.commit[:7]} {told.date}", []).append(str(log))
-    return [
-        f"next: python -m tests.house.defences {key} {' '.join(logs)}" for key, logs in runs.items()
-    ]
+    command = "next: python -m tests.house.defences"
+    return [f"{command} {key} {' '.join(logs)}" for key, logs in runs.items()]
 
 
 def arguments() -> argparse.ArgumentParser:

@@ -350,7 +350,8 @@ def test_parts_end_each_in_its_way_and_are_not_run_twice(tmp_path: Path) -> None
     run(out, "--seconds", "60", "--parts", "smoke,fine,wrong,broken")
     assert (out / "fine.gpus").read_text().count("\n") == 1, "it was run again"
     assert (out / "broken.txt").read_text().count("exit 2") == 2, "a fault is no result"
-    assert rows(out)["wrong"][:1] == ["1"]
+    assert rows(out)["wrong"][::2] == ["1", f"at {evidence.harness_commit()[:7]}: 42"]
+    assert rows(out)["hangs"][0] == "stopped", "table.md has all of the folder"
     run(out, "--parts", "fine", "--again")
     assert (out / "fine.gpus").read_text().count("\n") == 2
     run(out, "--parts", "fine", table=TABLE.replace("a '|' b", "other"))
