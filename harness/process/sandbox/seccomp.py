@@ -4,8 +4,6 @@ Pure up to `load`: `filter_program` returns tuples, which benchmarks/system_call
 The calls and their numbers are in harness/process/sandbox/system_calls.py.
 """
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import os

@@ -1,7 +1,5 @@
 """What an entrant's processes take: CPU time, memory of the host, disk. Cheap first."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import itertools
@@ -168,7 +166,7 @@ def fair_bytes(pid: int, shared: bool = True) -> int:
     return whole - (0 if shared else told.get("Pss_Shmem", 0)) << 10
 
 
-def host_bytes(pids: Iterable[int], limit: int, beside: Nameless | None = None) -> int:
+def host_bytes(pids: Iterable[int], limit: int, beside: "Nameless | None" = None) -> int:
     """Memory of `pids` and of the files in their tmpfs; exact only if it may be above `limit`.
 
     A fork shares its parent's pages, so the plain sum is a bound and the fair one the truth, of

@@ -1,48 +1,79 @@
 // Rung 10, wide items: at headdim 128 three warpgroups share each K and V tile instead of two.
-// Changed  an item has 192 query rows, so L2 sends a third fewer bytes for the same products, and those bytes cost watts, which are what
-//          headdim 128 lacks. Tiles of 64 keys leave 160 registers enough, with five of eight k-steps of Q among them.
-//          Fewer, longer items are harder to balance, so the shortest blocks of all heads come after the last section
+// Changed  an item has 192 query rows, so L2 sends a third fewer bytes for the same products, and those bytes cost
+//          watts, which are what headdim 128 lacks. Tiles of 64 keys leave 160 registers enough, with five of eight
+//          k-steps of Q among them. Fewer, longer items are harder to balance, so the shortest blocks of all heads
+//          come after the last section
 //
-//   rung 9   item 128 rows   K, V [128, D] x 2 stages        rung 10   item 192 rows   K, V [64, D] x 4 stages
-//   order    head 0-7, long ... short | head 8-15, ...       order     head 0-7, long ... | ... | all heads, the shortest quarter
+//   rung 9    item 128 rows   K, V [128, D] x 2 stages   order   head 0-7, long ... short | head 8-15, ...
+//   rung 10   item 192 rows   K, V [64, D] x 4 stages    order   head 0-7, long ... | ... | all heads, shortest quarter
 //
 // Shapes   q, k, v, o  [heads, S, D] contiguous fp16 (heads = batch * nheads); one CTA per SM, persistent
 //          q_smem [SQ][WGS][64, D], its first 16 * Q_STEPS columns in registers too   k_smem, v_smem [SK, SV][N, D]
 //          S [64, N], O [64, D] registers of a warpgroup
 // Phases   LOAD (producer warp)   SCORE   SOFTMAX   ACCUMULATE   STORE
-// Overflow a thread's partial row sum bounds all its P. If a P overflowed even fp32, l is inf or NaN for good, and the item is done
-//          again with a running maximum.
-// Bound    2 B H S^2 D flops (causal) at 4096 per clock and SM: 280 / 560 / 1120 us at 1.83 GHz on 132 SMs for the three official
-//          configs. headdim 128 and 256 are held by the tensor cores at the clock that 700 W allow, headdim 64 by them and
-//          the exponentials together
-// Limits   sm_90a only; any S, any scale; at most one launch at a time per counter. A rung has one counter, cuda_hopper one per stream
+// Overflow a thread's partial row sum bounds all its P. If a P overflowed even fp32, l is inf or NaN for good, and the
+//          item is done again with a running maximum.
+// Bound    2 B H S^2 D flops (causal) at 4096 per clock and SM: 280 / 560 / 1120 us at 1.83 GHz on 132 SMs for the
+//          three official configs. headdim 128 and 256 are held by the tensor cores at the clock that 700 W allow,
+//          headdim 64 by them and the exponentials together
+// Limits   sm_90a only; any S, any scale; at most one launch at a time per counter. A rung has one counter, cuda_hopper
+//          one per stream
 // Run      python run.py --submission cuda_hopper/steps/10_wide_items.cu
 //
 // promise: registers=168 spills=0 warnings=0 blocks=1
 #include "sm90.cuh"
 
-constexpr float P_FLAT = 0.02f;       // a thread's sum of the first tile's P below this: the logits are wide, they get a running maximum
+// a thread's sum of the first tile's P below this: the logits are wide, they get a running maximum
+constexpr float P_FLAT = 0.02f;
 constexpr int SAFE = 1 << 30;         // flag in an item's row word: redo with the running maximum
 
-// kv rows per tile, consumer warpgroups of 64 query rows, K, V and Q stages; where a trip waits for K and for V; how many k-steps of
-// 16 columns take Q from registers; whether the shortest items come last
+// kv rows per tile, consumer warpgroups of 64 query rows, K, V and Q stages; where a trip waits for K and for V; how
+// many k-steps of 16 columns take Q from registers; whether the shortest items come last
 template <int D> struct Shape;
-template <> struct Shape<64> { static constexpr int N = 64, WGS = 4, SK = 3, SV = 3, SQ = 2; static constexpr bool WAIT_K_FIRST = true, BOUNDARY = false; static constexpr int Q_STEPS = 0; static constexpr bool SHORT_LAST = false; };
-template <> struct Shape<128> { static constexpr int N = 64, WGS = 3, SK = 4, SV = 4, SQ = 2; static constexpr bool WAIT_K_FIRST = false, BOUNDARY = true; static constexpr int Q_STEPS = 5; static constexpr bool SHORT_LAST = true; };
-template <> struct Shape<256> { static constexpr int N = 80, WGS = 2, SK = 2, SV = 2, SQ = 1; static constexpr bool WAIT_K_FIRST = true, BOUNDARY = true; static constexpr int Q_STEPS = 6; static constexpr bool SHORT_LAST = false; };
+template <>
+struct Shape<64> {
+  static constexpr int N = 64, WGS = 4, SK = 3, SV = 3, SQ = 2;
+  static constexpr bool WAIT_K_FIRST = true, BOUNDARY = false;
+  static constexpr int Q_STEPS = 0;
+  static constexpr bool SHORT_LAST = false;
+};
+template <>
+struct Shape<128> {
+  static constexpr int N = 64, WGS = 3, SK = 4, SV = 4, SQ = 2;
+  static constexpr bool WAIT_K_FIRST = false, BOUNDARY = true;
+  static constexpr int Q_STEPS = 5;
+  static constexpr bool SHORT_LAST = true;
+};
+template <>
+struct Shape<256> {
+  static constexpr int N = 80, WGS = 2, SK = 2, SV = 2, SQ = 1;
+  static constexpr bool WAIT_K_FIRST = true, BOUNDARY = true;
+  static constexpr int Q_STEPS = 6;
+  static constexpr bool SHORT_LAST = false;
+};
 
 // counter: [2], next item and CTAs that are done; both 0 before and after a launch
 template <int D>
-__device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& k_map, const TensorMap& v_map, uint16_t* o_base, int seqlen,
-                                       float scale_log2, int causal, int heads, int section, int* counter) {
-  constexpr int N = Shape<D>::N, WGS = Shape<D>::WGS, M = 64 * WGS, SK = Shape<D>::SK, SV = Shape<D>::SV, SQ = Shape<D>::SQ;
-  constexpr bool WAIT_K_FIRST = Shape<D>::WAIT_K_FIRST, BOUNDARY = Shape<D>::BOUNDARY, SHORT_LAST = Shape<D>::SHORT_LAST;
+__device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& k_map, const TensorMap& v_map,
+                                       uint16_t* o_base, int seqlen, float scale_log2, int causal, int heads,
+                                       int section, int* counter) {
+  constexpr int N = Shape<D>::N, WGS = Shape<D>::WGS, M = 64 * WGS, SK = Shape<D>::SK, SV = Shape<D>::SV,
+                SQ = Shape<D>::SQ;
+  constexpr bool WAIT_K_FIRST = Shape<D>::WAIT_K_FIRST, BOUNDARY = Shape<D>::BOUNDARY,
+                 SHORT_LAST = Shape<D>::SHORT_LAST;
   constexpr uint32_t TILE_BYTES = N * D * 2, Q_BYTES = 64 * D * 2;
-  constexpr int PRODUCER_REGS = WGS == 2 ? 24 : 32, CONSUMER_REGS = WGS == 2 ? 240 : WGS == 3 ? 160 : 112, Q_STEPS = Shape<D>::Q_STEPS;
+  constexpr int PRODUCER_REGS = WGS == 2 ? 24 : 32,
+                CONSUMER_REGS = WGS == 2   ? 240
+                                : WGS == 3 ? 160
+                                           : 112,
+                Q_STEPS = Shape<D>::Q_STEPS;
   const int section_log2 = 31 - __clz(section), blocks = (seqlen + M - 1) / M;
-  const int padded = (heads + (1 << section_log2) - 1) >> section_log2 << section_log2, items = padded * blocks;   // heads, whole sections
-  // so many of the shortest blocks of all heads come last, their K and V no more than a section's; the items before them:
-  const int last_blocks = SHORT_LAST && causal ? (unsigned)(blocks << section_log2) / (unsigned)padded : 0, by_section = padded * (blocks - last_blocks);
+  // heads, whole sections
+  const int padded = (heads + (1 << section_log2) - 1) >> section_log2 << section_log2, items = padded * blocks;
+  // so many of the shortest blocks of all heads come last, their K and V no more than a section's; the items before
+  // them:
+  const int last_blocks = SHORT_LAST && causal ? (unsigned)(blocks << section_log2) / (unsigned)padded : 0,
+            by_section = padded * (blocks - last_blocks);
   extern __shared__ __align__(1024) uint8_t smem[];
   const uint32_t base = smem_u32(smem);   // a link-time constant, which saves registers
   if (base & 1023) __trap();
@@ -51,7 +82,8 @@ __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& 
   const uint32_t v_full = k_empty + 8 * SK, v_empty = v_full + 8 * SV;
   const uint32_t q_full = v_empty + 8 * SV, q_empty = q_full + 8 * WGS * SQ;
   const uint32_t done = q_empty + 8 * WGS * SQ;               // [2] all warps finished item i (barrier i % 2)
-  // In every warp only lane 0 touches these words and flags (lds_lane0), so its arrival on done[] comes after all accesses.
+  // In every warp only lane 0 touches these words and flags (lds_lane0), so its arrival on done[] comes after all
+  // accesses.
   const uint32_t item_smem = done + 16;                       // [2] x {head or -1, first row | SAFE} of item i
   const uint32_t redo_smem = item_smem + 16;                  // [2] item i overflowed
   const int wg = __shfl_sync(~0u, threadIdx.x >> 7, 0);       // warp-uniform; straight from threadIdx it spills
@@ -71,7 +103,8 @@ __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& 
     if (__shfl_sync(~0u, threadIdx.x >> 5, 0) == 0) {
       // One converged warp walks the loop and lane 0 acts, by predicates inside the asm.
       const int leader = (threadIdx.x & 31) == 0;
-      int ks = 0, vs = 0, qs = 0, last_v_row = -1, last_v_head = 0, redo_slot = -1, item = 0, verified = 0, fetched = (int)blockIdx.x - (int)gridDim.x;
+      int ks = 0, vs = 0, qs = 0, last_v_row = -1, last_v_head = 0, redo_slot = -1, item = 0, verified = 0,
+          fetched = (int)blockIdx.x - (int)gridDim.x;
       uint32_t kp = 1, vp = 1, qp = 1;
       auto fill = [&](const TensorMap* map, uint32_t dst, uint32_t full, int row, int head) {
         mbar_expect_if(full, TILE_BYTES, leader);
@@ -104,12 +137,15 @@ __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& 
           if (redo_slot < 0) break;
         }
         if (redo_slot >= 0) {
-          head = lds_lane0(item_smem + 8 * redo_slot, leader); row_word = lds_lane0(item_smem + 8 * redo_slot + 4, leader) | SAFE; redo_slot = -1;
+          head = lds_lane0(item_smem + 8 * redo_slot, leader);
+          row_word = lds_lane0(item_smem + 8 * redo_slot + 4, leader) | SAFE;
+          redo_slot = -1;
         } else {
           // longest query blocks first within a section of heads, then the last ones of all heads
           int block;
           if (!SHORT_LAST || index < by_section) {
-            const int group = index >> section_log2, each = blocks - last_blocks, section = (unsigned)group / (unsigned)each;
+            const int group = index >> section_log2, each = blocks - last_blocks,
+                      section = (unsigned)group / (unsigned)each;
             block = group - section * each; head = (section << section_log2) + (index & ((1 << section_log2) - 1));
           } else {
             const int rest = index - by_section, row_of_items = (unsigned)rest / (unsigned)padded;
@@ -128,7 +164,8 @@ __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& 
             mbar_expect_if(q_full + 8 * slot, Q_BYTES, leader);
 #pragma unroll
             for (int c = 0; c < D / 64; c++)
-              tma_load_if(q_smem + (qs * WGS + w) * Q_BYTES + c * 8192, &q_map, c * 64, first_row + w * 64, head, q_full + 8 * slot, leader);
+              tma_load_if(q_smem + (qs * WGS + w) * Q_BYTES + c * 8192, &q_map, c * 64, first_row + w * 64, head,
+                          q_full + 8 * slot, leader);
           }
           if (++qs == SQ) qs = 0, qp ^= 1;
           int row = N;
@@ -137,14 +174,17 @@ __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& 
           last_v_row = row - N; last_v_head = head;
           item++;
         }
-        // All tiles of the item are asked for; the consumers still have a stage or two to do, which hides the latency. An item that is
-        // done again did not use up its number.
+        // All tiles of the item are asked for; the consumers still have a stage or two to do, which hides the latency.
+        // An item that is done again did not use up its number.
         atomic_next_if(fetched, counter, leader & (row_word < SAFE));
         if (verified < item - 1) verify(item - 2);
       }
       sts_if(item_smem + 8 * (item & 1), -1, leader);             // tell the consumers to stop
 #pragma unroll 1
-      for (int w = 0; w < WGS; w++) { mbar_wait(q_empty + 8 * (w * SQ + qs), qp); mbar_arrive_if(q_full + 8 * (w * SQ + qs), leader); }
+      for (int w = 0; w < WGS; w++) {
+        mbar_wait(q_empty + 8 * (w * SQ + qs), qp);
+        mbar_arrive_if(q_full + 8 * (w * SQ + qs), leader);
+      }
       if (leader) {                                               // the last CTA leaves the counters as it found them
         __threadfence();
         if (atomicAdd(counter + 1, 1) == (int)gridDim.x - 1) { counter[0] = 0; counter[1] = 0; }
@@ -154,7 +194,8 @@ __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& 
     // ---------------------------------------------------------------------------------- consumers
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(CONSUMER_REGS));
     constexpr int NS = N / 2, NO = D / 2, NP = N / 4;
-    // A thread's sum of a tile's P that the reference passes with: as if all were 1, and one of 32. It bounds each P, so they fit fp16.
+    // A thread's sum of a tile's P that the reference passes with: as if all were 1, and one of 32. It bounds each P,
+    // so they fit fp16.
     constexpr float P_LIMIT = N / 4 + 32;
     float S[NS], O[NO]; uint32_t P[NP], Q[Q_STEPS ? 4 * Q_STEPS : 1];
     const int w = wg - 1, lane = threadIdx.x & 31, warp = (threadIdx.x >> 5) & 3;
@@ -165,7 +206,8 @@ __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& 
     auto next_v = [&] { vs = vs + 1 == SV ? 0 : vs + 1; vp ^= (vs == 0); };
     auto release = [&](uint32_t bar) { mbar_arrive_if(bar, lane0); };
     auto pass_turn = [&] { named_arrive(1 + (w + 1 == WGS ? 0 : w + 1)); };
-    float m0, m1, l0, l1;                                         // rows lane/4 and lane/4 + 8 of the warp's 16; m in log2 units
+    // rows lane/4 and lane/4 + 8 of the warp's 16; m in log2 units
+    float m0, m1, l0, l1;
     const float scale = scale_log2 == 0.f ? 1e-30f : scale_log2;  // 0 * -inf would be NaN
 
     auto issue_qk = [&](uint32_t q_desc) {
@@ -186,7 +228,9 @@ __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& 
     };
     auto row_max = [&](float& x0, float& x1) {
 #pragma unroll
-      for (int i = 0; i < NS; i += 4) { x0 = fmaxf(x0, fmaxf(S[i], S[i + 1])); x1 = fmaxf(x1, fmaxf(S[i + 2], S[i + 3])); }
+      for (int i = 0; i < NS; i += 4) {
+        x0 = fmaxf(x0, fmaxf(S[i], S[i + 1])); x1 = fmaxf(x1, fmaxf(S[i + 2], S[i + 3]));
+      }
       x0 = fmaxf(x0, __shfl_xor_sync(~0u, x0, 1)); x0 = fmaxf(x0, __shfl_xor_sync(~0u, x0, 2));
       x1 = fmaxf(x1, __shfl_xor_sync(~0u, x1, 1)); x1 = fmaxf(x1, __shfl_xor_sync(~0u, x1, 2));
     };
@@ -220,7 +264,10 @@ __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& 
     auto safe_softmax = [&](int tile, int limit0, int limit1, float& d0, float& d1) {
       limit0 -= tile * N; limit1 -= tile * N;
 #pragma unroll
-      for (int i = 0; i < NS; i++) S[i] = (i / 4 * 8 + (i & 1) > ((i & 2) ? limit1 : limit0)) ? -__int_as_float(0x7f800000) : S[i] * scale;
+      for (int i = 0; i < NS; i++) {
+        const bool masked = i / 4 * 8 + (i & 1) > ((i & 2) ? limit1 : limit0);
+        S[i] = masked ? -__int_as_float(0x7f800000) : S[i] * scale;
+      }
       d0 = m0; d1 = m1;
       row_max(m0, m1); d0 -= m0; d1 -= m1;
 #pragma unroll
@@ -235,11 +282,13 @@ __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& 
       const int head = lds_lane0(item_smem + 8 * item, lane0), row_word = lds_lane0(item_smem + 8 * item + 4, lane0);
       if (head < 0) break;
       const uint32_t q_desc = desc_low(q_smem, 16) + (qs * WGS + w) * (Q_BYTES >> 4);
-      if constexpr (Q_STEPS > 0) {                                // Q [16, 16 * Q_STEPS] of this warp, out of the 128-byte swizzle
+      // Q [16, 16 * Q_STEPS] of this warp, out of the 128-byte swizzle
+      if constexpr (Q_STEPS > 0) {
         const int q_row = warp * 16 + (lane & 15);
         const uint32_t row_smem = q_smem + (qs * WGS + w) * Q_BYTES + q_row * 128;
 #pragma unroll
-        for (int i = 0; i < Q_STEPS; i++) ldmatrix_x4(Q + 4 * i, row_smem + (i >> 2) * 8192 + ((((i & 3) * 2 + (lane >> 4)) ^ (q_row & 7)) << 4));
+        for (int i = 0; i < Q_STEPS; i++)
+          ldmatrix_x4(Q + 4 * i, row_smem + (i >> 2) * 8192 + ((((i & 3) * 2 + (lane >> 4)) ^ (q_row & 7)) << 4));
         touch(Q);
       }
       const int r0 = (row_word & ~SAFE) + w * 64;                 // this warpgroup's rows r0 ... r0 + 63
@@ -257,7 +306,8 @@ __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& 
       { m0 = m1 = -1e30f; l0 = l1 = 0.f; float d0, d1; safe_softmax(0, limit0, limit1, d0, d1); row_sum(l0, l1); }
 #pragma unroll
       for (int i = 0; i < NO; i++) O[i] = 0.f;
-      if (causal && row_word == 0) add_rest();                    // few keys: here the rounding of P would be half of the error
+      // few keys: here the rounding of P would be half of the error
+      if (causal && row_word == 0) add_rest();
       pack_p(); touch(P);
       if (!WAIT_K_FIRST && mine > 1) wait_k();
 
@@ -302,9 +352,10 @@ __device__ __forceinline__ void attend(const TensorMap& q_map, const TensorMap& 
         for (int i = 0; i < NS; i++) S[i] = exp2_approx(fmaf(S[i], scale, (i & 2) ? -m1 : -m0));
         row_sum(s0, s1);
         finish_pv(tile + 1 < mine); pack_p(); touch(P);
-        if (__any_sync(~0u, !(s0 <= limit) | !(s1 <= limit))) {       // m rises to the maximum so far, whose P is then exactly 1
+        // m rises to the maximum so far, whose P is then exactly 1
+        if (__any_sync(~0u, !(s0 <= limit) | !(s1 <= limit))) {
           float x0 = 1.f, x1 = 1.f; row_max(x0, x1);
-          limit = -1.f;                                             // rows that outgrew it will do so again: from here on every tile
+          limit = -1.f;   // rows that outgrew it will do so again: from here on every tile
           const float a0 = rcp_or_nan(x0), a1 = rcp_or_nan(x1);
           m0 += log2_approx(x0); m1 += log2_approx(x1); s0 *= a0; s1 *= a1; l0 *= a0; l1 *= a1;
 #pragma unroll
@@ -358,7 +409,8 @@ __device__ int own_counter[2];        // kernels/attention.cu takes one from its
 
 template <int D>
 __global__ void __launch_bounds__((Shape<D>::WGS + 1) * 128, 1)
-step(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map, const __grid_constant__ TensorMap v_map,
-     uint16_t* o, int seqlen, float scale_log2, int causal, int heads, int section) {
+step(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map,
+     const __grid_constant__ TensorMap v_map, uint16_t* o, int seqlen, float scale_log2, int causal, int heads,
+     int section) {
   attend<D>(q_map, k_map, v_map, o, seqlen, scale_log2, causal, heads, section, own_counter);
 }

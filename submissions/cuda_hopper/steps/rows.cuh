@@ -17,8 +17,9 @@ template <bool CAUSAL> __device__ __forceinline__ Limits row_limits(int row, int
 }
 
 // scores [64, 2 * NS] -> 2^(scores * scale - m); returns by how much each row of O and l must shrink.
-template <int NS> __device__ __forceinline__ void softmax_tile(float (&s)[NS], Rows& rows, float scale, Limits limits, int first_key,
-                                                               float (&shrink)[2]) {
+template <int NS>
+__device__ __forceinline__ void softmax_tile(float (&s)[NS], Rows& rows, float scale, Limits limits, int first_key,
+                                             float (&shrink)[2]) {
 #pragma unroll
   for (int i = 0; i < NS; i++) {
     const bool masked = i / 4 * 8 + (i & 1) > limits.at[i >> 1 & 1] - first_key;
@@ -33,7 +34,10 @@ template <int NS> __device__ __forceinline__ void softmax_tile(float (&s)[NS], R
     shrink[r] = exp2_approx(rows.m[r] - high); rows.m[r] = high;
     float sum = 0.f;
 #pragma unroll
-    for (int i = 2 * r; i < NS; i += 4) { s[i] = exp2_approx(s[i] - high); s[i + 1] = exp2_approx(s[i + 1] - high); sum += s[i] + s[i + 1]; }
+    for (int i = 2 * r; i < NS; i += 4) {
+      s[i] = exp2_approx(s[i] - high); s[i + 1] = exp2_approx(s[i + 1] - high);
+      sum += s[i] + s[i + 1];
+    }
     rows.l[r] = rows.l[r] * shrink[r] + sum;
   }
 }
@@ -46,7 +50,9 @@ template <int NO> __device__ __forceinline__ void scale_o(float (&o)[NO], const 
   for (int i = 0; i < NO; i++) o[i] *= by[i >> 1 & 1];
 }
 // o / l -> memory, 16 bytes per lane; head_o points at row 0 of the head, [S, 2 * NO]
-template <int NO> __device__ __forceinline__ void store_rows(uint16_t* head_o, const float (&o)[NO], const Rows& rows, int row, int S, int lane) {
+template <int NO>
+__device__ __forceinline__ void store_rows(uint16_t* head_o, const float (&o)[NO], const Rows& rows, int row, int S,
+                                           int lane) {
   float inverse[2];
 #pragma unroll
   for (int r = 0; r < 2; r++) {
@@ -60,9 +66,15 @@ template <int NO> __device__ __forceinline__ void store_rows(uint16_t* head_o, c
     for (int r = 0; r < 2; r++) {
       uint32_t x[4];
 #pragma unroll
-      for (int i = 0; i < 4; i++) x[i] = pack_half2(o[j + 4 * i + 2 * r] * inverse[r], o[j + 4 * i + 2 * r + 1] * inverse[r]);
+      for (int i = 0; i < 4; i++) {
+        const int at = j + 4 * i + 2 * r;
+        x[i] = pack_half2(o[at] * inverse[r], o[at + 1] * inverse[r]);
+      }
       transpose_quad(x, lane);
-      if (row + 8 * r < S) *reinterpret_cast<uint4*>(head_o + (uint64_t)(row + 8 * r) * (2 * NO) + j * 2 + (lane & 3) * 8) = make_uint4(x[0], x[1], x[2], x[3]);
+      if (row + 8 * r < S) {
+        uint16_t* const to = head_o + (uint64_t)(row + 8 * r) * (2 * NO) + j * 2 + (lane & 3) * 8;
+        *reinterpret_cast<uint4*>(to) = make_uint4(x[0], x[1], x[2], x[3]);
+      }
     }
   }
 }
