@@ -56,11 +56,30 @@ def deleted(work: Path) -> None:
     (work / "submissions" / "mine" / "submission.py").unlink()
 
 
+def new_one(owners: str) -> Callable[[Path], None]:
+    return edit("submissions/new_one/manifest.yaml", f"name: new_one\n{owners}\n")
+
+
+def gone(work: Path) -> None:
+    shutil.rmtree(work / "submissions" / "mine")
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
         (edit("submissions/mine/NOTES.md"), ""),
-        (edit("submissions/new_one/steps/01_first.py"), ""),
+        (new_one(f"owners: [{OWNER}]"), ""),
+        (new_one(f"owners: [someone, {OWNER.upper()}]  # two"), ""),
+        (new_one("owners: [someone]"), f"there: owners: [{OWNER}]"),
+        (new_one("owners: []"), "submissions/new_one/manifest.yaml: write a line of its own there"),
+        (new_one(""), "submissions/new_one/manifest.yaml: write a line of its own there"),
+        (edit("submissions/new_one/steps/01_first.py"), "new_one/manifest.yaml: write a line"),
+        (
+            edit("submissions/mine/manifest.yaml", "name: mine\n"),
+            "mine/manifest.yaml: write a line",
+        ),
+        (edit("submissions/mine/manifest.yaml", "owners: [heir]\n"), ""),
+        (gone, ""),
         (deleted, ""),
         (edit("README.md"), "outside submissions/"),
         (edit("submissions/loose.py"), "outside submissions/"),
@@ -86,10 +105,6 @@ def test_path_guard(
 ) -> None:
     assert guard(hub, change) == int(bool(reason))
     assert reason in capsys.readouterr().out
-
-
-def gone(work: Path) -> None:
-    shutil.rmtree(work / "submissions" / "mine")
 
 
 def handed_over(work: Path) -> None:
