@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import itertools
 import mmap
 import os
@@ -152,15 +153,15 @@ def test_the_machine_s_own_disk_is_nobody_s_memory(monkeypatch: pytest.MonkeyPat
 
 def test_what_lies_in_sockets_is_counted_with_its_process() -> None:
     me = [os.getpid()]
-    before = usage.kept_bytes(me)
+    before = usage.kept(me)[0]
     pairs = [socket.socketpair() for _ in range(50)]
-    assert usage.kept_bytes(me) - before == 100 * usage.SOCKET_BYTES
+    assert usage.kept(me)[0] - before == 100 * usage.SOCKET_BYTES
     held = usage.Nameless((), kept_bytes=1 << 30)
     assert usage.host_bytes(me, 1 << 40, held) >= usage.resident_bytes(me[0]) + (1 << 30)
     for pair in pairs:
         for one in pair:
             one.close()
-    assert usage.kept_bytes(me) == before
+    assert usage.kept(me)[0] == before
 
 
 @pytest.mark.parametrize(
@@ -171,11 +172,26 @@ def test_what_lies_in_sockets_is_counted_with_its_process() -> None:
 def test_what_the_kernel_has_told_and_keeps_is_counted(name: str, charge: int) -> None:
     """A listing of watches or locks is as long as they are many, and stays while it is open."""
     me = [os.getpid()]
-    before = usage.kept_bytes(me)
+    before = usage.kept(me)[0]
     path = f"/proc/self/{name.format(0, thread=threading.get_native_id())}"
     with open(path, "rb"), open(path, "rb"):
-        assert usage.kept_bytes(me) - before == 2 * charge
-    assert usage.kept_bytes(me) == before
+        assert usage.kept(me)[0] - before == 2 * charge
+    assert usage.kept(me)[0] == before
+
+
+def test_files_that_an_interrupt_makes_ready_are_counted() -> None:
+    """A timer, and a signal: a stopped process is made ready with all that watch for it."""
+    libc, mask, made = ctypes.CDLL(None), ctypes.create_string_buffer(128), list[int]()
+    me, before = usage.Nameless(()), usage.kept([os.getpid()])[1]
+    try:
+        made += [libc.timerfd_create(time.CLOCK_MONOTONIC, 0) for _ in range(3)]
+        made += [libc.signalfd(-1, mask, 0), os.dup(made[0])]
+        me.look([os.getpid()])
+        assert me.alarms - before == 5
+    finally:
+        for fd in made:
+            os.close(fd)
+    assert usage.kept([os.getpid()])[1] == before
 
 
 NOBODY_ACCEPTS = """
@@ -200,7 +216,7 @@ def test_what_nobody_has_accepted_is_counted_in_a_network_of_its_own() -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
         assert child.stdout
         child.stdout.readline()
-        found = usage.kept_bytes([1 << 22, child.pid])
+        found = usage.kept([1 << 22, child.pid])[0]
         child.kill()
     assert found == 41 * usage.SOCKET_BYTES
 
