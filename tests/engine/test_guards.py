@@ -317,14 +317,14 @@ def test_files_without_a_name_count_for_disk_and_memory(
     nameless.bytes[tmp_path] = 0
     assert made.hoard(someone, child(tmp_path)) is None, "it has let go of it since"
 
-    nameless.alarms = usage.MOST_ALARMS
+    nameless.watches = usage.MOST_WATCHES
     assert made.hoard(someone, child(tmp_path)) is None
-    nameless.alarms += 1
+    nameless.watches += 1
     found = made.hoard(someone, child(tmp_path))
     assert found is not None
     assert found[0] is Status.OVER_QUOTA
-    assert "17 timers and signals" in found[1]
-    nameless.alarms = 0
+    assert "more than 16, or 4096 watches" in found[1]
+    nameless.watches = 0
 
     def hidden(pids: object) -> None:
         raise usage.Uncounted

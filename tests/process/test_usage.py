@@ -7,6 +7,7 @@ import ctypes
 import itertools
 import mmap
 import os
+import select
 import shutil
 import signal
 import socket
@@ -179,19 +180,26 @@ def test_what_the_kernel_has_told_and_keeps_is_counted(name: str, charge: int) -
     assert usage.kept(me)[0] == before
 
 
-def test_files_that_an_interrupt_makes_ready_are_counted() -> None:
-    """A timer, and a signal: a stopped process is made ready with all that watch for it."""
-    libc, mask, made = ctypes.CDLL(None), ctypes.create_string_buffer(128), list[int]()
-    me, before = usage.Nameless(()), usage.kept([os.getpid()])[1]
-    try:
-        made += [libc.timerfd_create(time.CLOCK_MONOTONIC, 0) for _ in range(3)]
-        made += [libc.signalfd(-1, mask, 0), os.dup(made[0])]
-        me.look([os.getpid()])
-        assert me.alarms - before == 5
-    finally:
-        for fd in made:
-            os.close(fd)
-    assert usage.kept([os.getpid()])[1] == before
+def test_files_that_an_interrupt_makes_ready_are_counted_with_their_watches() -> None:
+    """Timers and signals: a stopped process is made ready with all that watch for it."""
+    libc, mask, me = ctypes.CDLL(None), ctypes.create_string_buffer(128), usage.Nameless(())
+    made, (pipe, end) = list[int](), os.pipe()
+    others = [os.dup(pipe) for _ in range(20)]
+    assert usage.kept([os.getpid()])[1] == 0
+    with select.epoll() as epoll, select.epoll():
+        try:
+            epoll.register(others[0])
+            assert usage.kept([os.getpid()])[1] == 0, "nothing that an interrupt makes ready"
+            made += [libc.timerfd_create(time.CLOCK_MONOTONIC, 0), libc.signalfd(-1, mask, 0)]
+            for other in others[1:]:  # a watch outlives the descriptor that it was made for
+                os.dup2(made[0], other)
+                epoll.register(other)
+                os.close(other)
+            me.look([os.getpid()])
+            assert me.watches == 2 * usage.ALARM_WATCHES + 2 + 20
+        finally:
+            for fd in (*made, others[0], pipe, end):
+                os.close(fd)
 
 
 NOBODY_ACCEPTS = """

@@ -9,7 +9,7 @@
 
     processes and threads                                     half of sandbox.Rules.processes
     open files of them all                                    usage.DESCRIPTORS
-    timers and signals among them                             usage.MOST_ALARMS
+    timers and signals among them, with what watches them     usage.MOST_WATCHES
 
 The kernel bounds those by user: that one entrant does not use up what others need, the watch sees
 to.
@@ -140,10 +140,11 @@ class ResourceWatch(threading.Thread):
                 "a process of it hides which files it holds open: it runs a program that may not "
                 f"be read, or has {usage.LINKS} files open or mapped, or they take long to list"
             )
-        if nameless.alarms > usage.MOST_ALARMS:
+        if nameless.watches > usage.MOST_WATCHES:
             return Status.OVER_QUOTA, (
-                f"{nameless.alarms} timers and signals that are open files, allowed "
-                f"{usage.MOST_ALARMS}: they interrupt others also when it is stopped"
+                f"timers and signals that are open files, with what watches them: more than "
+                f"{usage.MOST_WATCHES // usage.ALARM_WATCHES}, or {usage.MOST_WATCHES} watches; "
+                "they interrupt others also when it is stopped"
             )
         if (host := usage.host_bytes(pids, most, nameless)) > most:
             return Status.OUT_OF_MEMORY, f"host memory {host / GIB:.1f} GiB, allowed {most / GIB:g}"

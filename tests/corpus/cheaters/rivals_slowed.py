@@ -425,7 +425,7 @@ def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
 
 
 # %% c22_alarms
-"""Arms a thousand files with timers that go off when it is stopped, each watched twenty times.
+"""Arms a few files with timers that go off when it is stopped, each watched 900 times.
 
 ---
 status: [OVER_QUOTA]
@@ -441,7 +441,7 @@ import time
 
 from right_answer import attention
 
-FILES, WATCHES = 1000, 20
+FILES, WATCHES = 12, 900
 libc = ctypes.CDLL(None, use_errno=True)
 watch = select.epoll()
 timers = []
