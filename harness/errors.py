@@ -13,8 +13,6 @@ Each carries `message` (what is wrong, with file, line and value) and `hint` (th
 type).
 """
 
-from __future__ import annotations
-
 import difflib
 import re
 import sys

@@ -5,8 +5,6 @@ the queue, entrant by entrant, at most `RETRIES` times. What a submission does t
 as a row with a status and is never tried again.
 """
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections import deque

@@ -5,8 +5,6 @@ JSON on stdout (or into --events FILE). Its stdin stays open as long as somebody
 it closes, the run ends as by Ctrl-C, whatever became of the process that started it.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json

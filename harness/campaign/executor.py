@@ -1,7 +1,5 @@
 """The interface of an engine: submit units, poll what they tell, cancel."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Protocol

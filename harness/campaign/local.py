@@ -1,7 +1,5 @@
 """The engine of one host: a slot for every GPU, one unit at a time in each, one thread for all."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import selectors
@@ -37,7 +35,7 @@ class Slot:
     gpu: str
     builds: bool = False  # a place for builders, without a GPU
     faults: int = 0  # in a row
-    child: _Running | None = None
+    child: "_Running | None" = None
 
     @property
     def opens_contexts(self) -> bool:

@@ -7,8 +7,6 @@ each as the node has such GPUs. A unit asks for one of the step that covers its 
 land on less.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import sys

@@ -6,8 +6,6 @@ its baseline. Rows that say INTERRUPTED or HARNESS_ERROR are no verdict: they ar
 nobody tries again.
 """
 
-from __future__ import annotations
-
 import secrets
 import time
 from collections.abc import Callable

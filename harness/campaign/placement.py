@@ -1,7 +1,5 @@
 """A campaign of one request: where its units run and how many at once, as the flags say."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path

@@ -8,8 +8,6 @@ Every node needs this checkout and its environment at the same path. Ray trusts 
 ports: docs/many-gpus.md.
 """
 
-from __future__ import annotations
-
 import contextlib
 import sys
 from collections.abc import Callable, Iterator

@@ -9,8 +9,6 @@ as processes of this host.
 Every node needs this checkout and its environment at the same path.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import secrets

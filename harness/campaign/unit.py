@@ -1,7 +1,5 @@
 """A unit of work: some entrants, their baseline, one suite; it runs on one GPU as one run."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
@@ -87,7 +85,7 @@ class Unit(Frozen):
             cases=self.cases,
         )
 
-    def split(self, cases: Iterable[str], died_at: str = "") -> Iterator[Unit]:
+    def split(self, cases: Iterable[str], died_at: str = "") -> Iterator["Unit"]:
         """The next attempt, one unit an entrant: who takes a node down does it alone."""
         avoid = (*self.avoid, died_at) if died_at else self.avoid
         own = [e for e in self.entrants if e.name in self.names]

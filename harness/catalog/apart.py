@@ -4,8 +4,6 @@ Python's parser runs none of what it reads, but what it takes is the author's ch
 megabyte can cost a minute, or the stack. Here that ends the fork, and its file is refused.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -4,8 +4,6 @@ A flag can name a program to run (-ccbin), a file to write (--time) or more flag
 -Xcompiler), so what is not known here is refused. The walls hold whatever comes through.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Names on the command line → Entrants: files read once, checked and hashed, nothing run."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

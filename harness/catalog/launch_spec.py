@@ -4,8 +4,6 @@ The page for people is docs/write-a-cuda-kernel.md. `harness.worker.cuda.instanc
 `LaunchSpec.model_dump()` gives; it imports nothing of the harness, so the two meet in a test.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Callable, Mapping
@@ -126,7 +124,7 @@ class Kernel(_Frozen):
     """The kernel's parameters in order, by name, or {i32: expression} / {i64: expression}."""
 
     @model_validator(mode="after")
-    def _placeholders_known(self) -> Kernel:
+    def _placeholders_known(self) -> "Kernel":
         for used in re.findall(r"{(\w*)}", self.name):
             if used not in PLACEHOLDERS:
                 known = ", ".join(f"{{{name}}}" for name in PLACEHOLDERS)
@@ -145,7 +143,7 @@ class LaunchSpec(_Frozen):
     """TMA descriptors by the name under which args uses them."""
 
     @model_validator(mode="after")
-    def _arguments_known(self) -> LaunchSpec:
+    def _arguments_known(self) -> "LaunchSpec":
         known = (*TENSORS, *SCALARS, *STRIDES, *self.tensor_maps)
         for kernel in self.kernels:
             for arg in kernel.args:

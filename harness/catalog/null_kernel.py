@@ -4,8 +4,6 @@ Written for the problem's own signature, so that a new problem brings nothing: e
 its shape and element type from the first argument that has them in every case.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from harness.catalog.entrants import load_entrant

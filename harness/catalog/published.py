@@ -1,7 +1,5 @@
 """Tables of configs/published/*.yaml → published figures, each on a case of a suite here."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from itertools import dropwhile
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What was asked for, resolved: a suite, a machine, entrants read and hashed."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -44,14 +42,14 @@ class Request:
         judged = {e.name for e in self.entrants if e.kind is Kind.SUBMISSION}
         return self.suite.against if self.baseline in judged else self.baseline
 
-    def with_trusted(self) -> Request:
+    def with_trusted(self) -> "Request":
         """The same with the headline and the control among the entrants, asked for or not."""
         lacking = {self.baseline, self.control} - {entrant.name for entrant in self.entrants}
         folder, problem = self.root / "baselines", get_problem(self.suite.problem)
         found = find_entrants(sorted(lacking), folder, Kind.BASELINE, problem) if lacking else ()
         return replace(self, entrants=(*self.entrants, *found))
 
-    def without(self, entrant: str, cases: Sequence[str]) -> Request:
+    def without(self, entrant: str, cases: Sequence[str]) -> "Request":
         """The same for everybody but `entrant`, on `cases` only."""
         others = tuple(each for each in self.entrants if each.name != entrant)
         return replace(self, entrants=others, cases=tuple(cases))

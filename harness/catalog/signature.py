@@ -1,7 +1,5 @@
 """Can the entry of a submission be called as its problem is? It is parsed, apart, and never run."""
 
-from __future__ import annotations
-
 import ast
 import difflib
 import hashlib

@@ -7,8 +7,6 @@ nothing is opened that is no regular file, nothing is followed out of the folder
 and size have an end.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import itertools

@@ -5,8 +5,6 @@ license and the GPU it needs from the submission whose steps/ it lies in, and it
 kernels it lists.
 """
 
-from __future__ import annotations
-
 from pathlib import Path, PurePath
 from typing import Any
 

@@ -1,7 +1,5 @@
 """configs/*.yaml → Suite; and the command line's own shapes → an ad-hoc Suite."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -7,8 +7,6 @@ them can mean 44 MiB). (ruamel.yaml would bring equal keys and line numbers; the
 to be hardened in the same way.)
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, TypeVar
 

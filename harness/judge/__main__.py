@@ -5,8 +5,6 @@ meanwhile, and once it is told which GPU, a thread has the driver open its conte
 which Python need not wait.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import ctypes

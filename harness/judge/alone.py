@@ -12,8 +12,6 @@ The second stores each SM's counter of cycles, which goes on whoever computes: t
 what clock the SMs ran in between, and no worker is asked.
 """
 
-from __future__ import annotations
-
 import ctypes
 
 import torch

@@ -19,8 +19,6 @@ the two words are the worker's calls and no copy of ours that it could leave out
 device memory inputs exist before `go`, T1 holds the first launch, and outputs are copied to slots.
 """
 
-from __future__ import annotations
-
 import random
 import socket
 import time

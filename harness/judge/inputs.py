@@ -1,7 +1,5 @@
 """The hidden inputs of one burst, with what must come out of it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

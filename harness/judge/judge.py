@@ -1,7 +1,5 @@
 """What the judge does with each request of the engine."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import math

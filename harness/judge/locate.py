@@ -1,7 +1,5 @@
 """Which elements of an output are wrong: asked of one that has failed, by the judge alone."""
 
-from __future__ import annotations
-
 import ctypes
 import hashlib
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Is this output right, and whose bits are these? What that means: harness/measure/verdict.py."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -7,8 +7,6 @@ agree with them: of an output that lacks one row in a thousand, 65,536 words mis
 of e^-65.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """One 256-bit secret a run; every input follows from it, and no input tells anything of it."""
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import os

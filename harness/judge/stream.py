@@ -12,8 +12,6 @@ Both flags lie in shared device memory and belong to an attacker. One stored ear
 what is read is not there yet.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 

@@ -23,8 +23,6 @@ Without shared device memory, on a CPU, nobody can read meanwhile: the stretch i
 legs of `ring` calls, and results of every call of each leg are compared.
 """
 
-from __future__ import annotations
-
 import random
 import select
 import time

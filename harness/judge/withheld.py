@@ -7,8 +7,6 @@ by one kernel, the last thing before the worker is told to start. Positions are 
 every burst: an early reader sees plausible rows and cannot tell which word of each to leave out.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 

@@ -7,8 +7,6 @@ was told must be that: no figure has a rule of its own, so none can be forgotten
 ask is whether a run can have measured such things (`doubts`).
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections import Counter

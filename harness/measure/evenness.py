@@ -8,8 +8,6 @@ judge counts itself. A kernel bound by the tensor cores keeps to the second, one
 the first, others lie between; a leap lies outside.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from harness.schema import Pause, Status, Sustained

@@ -8,8 +8,6 @@ Sources: CUDA C++ Programming Guide, tables "Technical Specifications per Comput
 "Throughput of Native Arithmetic Instructions"; the vendor's data sheets and white papers.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from harness.schema import Machine

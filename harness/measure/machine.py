@@ -1,7 +1,5 @@
 """What this machine is: asked of NVML and of package metadata, never of torch."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib.metadata
 import os

@@ -1,7 +1,5 @@
 """Suite × entrants → bursts in an order nobody can foresee. Pure: all chance comes from `rng`."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -8,8 +8,6 @@ two):
     memory   arguments read once, results written once / bandwidth
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from statistics import median_high
 

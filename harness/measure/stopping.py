@@ -18,8 +18,6 @@ Blocks are independent of the decisions: a block's order and inputs are drawn an
 still in meets all others who are still in on the same kind of inputs.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass

@@ -14,8 +14,6 @@ around it:
 A counter that goes back (the driver was loaded again, or it is full) begins anew there.
 """
 
-from __future__ import annotations
-
 import math
 import threading
 import time
@@ -179,7 +177,7 @@ class Recorder:
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self.readings: list[Reading] = []
 
-    def __enter__(self) -> Recorder:
+    def __enter__(self) -> "Recorder":
         self._thread.start()
         return self
 

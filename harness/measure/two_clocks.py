@@ -12,8 +12,6 @@ bound is the slack: it grows with every disturbance of the control, and a row wh
 MOST_SLACK_PCT is not ranked.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Sequence

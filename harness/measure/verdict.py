@@ -1,7 +1,5 @@
 """Evidence of one (entrant, case) → its Result. Pure; only here does a status become final."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -100,7 +98,7 @@ class RunFacts:
     commitment: str = ""
     secret: str = ""
 
-    def for_case(self, commitment: str, secret: str) -> RunFacts:
+    def for_case(self, commitment: str, secret: str) -> "RunFacts":
         """The same with the secret that one case's inputs came from."""
         return replace(self, commitment=commitment, secret=secret)
 

@@ -5,8 +5,6 @@ inputs and references and is imported by the judge (and, for inputs of its own, 
 alone.
 """
 
-from __future__ import annotations
-
 from harness.errors import UsageError, did_you_mean
 from harness.problems import attention_backward, attention_forward
 from harness.problems.base import Problem

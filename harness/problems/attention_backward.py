@@ -6,8 +6,6 @@ recomputed scores count, because every fused backward recomputes them). dk and d
 several query heads share are the sums over its group.
 """
 
-from __future__ import annotations
-
 import math
 
 from harness.problems import attention_forward

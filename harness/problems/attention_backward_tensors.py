@@ -10,8 +10,6 @@ start again from q, k, v and do, so an o or lse that were wrong would fail every
 baseline first.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast

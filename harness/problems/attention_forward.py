@@ -7,8 +7,6 @@ q: that groups of them share a head of k and v saves bytes, not FLOPs. Of packed
 counts for itself.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

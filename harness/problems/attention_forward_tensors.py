@@ -7,8 +7,6 @@ seqlen_k scores with more than CHUNK_ELEMENTS ever exists. Packed sequences are 
 answered one by one: no answer depends on how a library reads cu_seqlens.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """What a problem must say of itself before any tensor exists."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType

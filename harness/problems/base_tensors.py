@@ -1,7 +1,5 @@
 """What the torch side of a problem must offer, as a module."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 

@@ -11,8 +11,6 @@ nobody chose its hidden shapes:
     number(what) = first 8 bytes of HMAC-SHA256(secret, "hidden/<headdim>/<n>/<what>"), halved
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

@@ -7,8 +7,6 @@ so does the engine where Python was told to write none (PYTHONDONTWRITEBYTECODE,
 No worker reads it or writes to it; Python itself compares it with each source's time and size.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import stat

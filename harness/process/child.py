@@ -5,8 +5,6 @@ environment, a log for stdout and stderr, and one socket. Its exit code is a fac
 evidence for it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os

@@ -7,8 +7,6 @@ fork server holds nothing that a fork should not see: no seed, no path but the p
 allow-listed environment.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal
@@ -74,7 +72,7 @@ class ForkServer:
         line: socket.socket,
         log: int,
         first: socket.socket | None = None,
-    ) -> DetachedProcess:
+    ) -> "DetachedProcess":
         """Start one worker behind `rules`: `line` to talk on, the descriptor `log` as its output.
 
         first: on which the first process of its namespaces is told what to do, at level 2.
@@ -93,7 +91,7 @@ class ForkServer:
             except WireError as cause:
                 raise self._failed(str(cause)) from None
 
-    def _asked(self, message: wire.Message, fds: tuple[int, ...]) -> DetachedProcess:
+    def _asked(self, message: wire.Message, fds: tuple[int, ...]) -> "DetachedProcess":
         wire.send(self.line, message, fds)
         return DetachedProcess(int(wire.receive(self.line, START_S)["pid"]))
 

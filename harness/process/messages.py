@@ -11,8 +11,6 @@ lists have an end, texts are cut to a number of bytes as they are sent (harness/
 that a report which repeats a worker's words fits into a frame of wire.py whatever the words were.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Annotated, Literal, TypeVar
 

@@ -7,8 +7,6 @@ submission's folder with each fork; until then neither has a context on a GPU. N
 import pydantic.
 """
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 from collections.abc import Iterator

@@ -9,8 +9,6 @@
 `sweep`            end every child of ours that we do not know
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import os

@@ -8,8 +8,6 @@
 A name is looked up under the root first, then under HOME; of a baseline the other way round.
 """
 
-from __future__ import annotations
-
 import os
 import shlex
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """What a run holds alone: a scratch folder in shared memory, and the lock of its GPU."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os

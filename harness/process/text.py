@@ -3,8 +3,6 @@
 Imports nothing: everything that meets a stranger's text may use it.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import unicodedata

@@ -4,8 +4,6 @@ Either side may be hostile, so a message is an object of numbers, strings and li
 and a peer that sends anything else has ended the conversation.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import select

@@ -9,8 +9,6 @@ Result                          one (entrant, case) of one run; a time exists on
 These files know nobody: they import the standard library and pydantic only.
 """
 
-from __future__ import annotations
-
 from harness.schema.common import (
     BLAMELESS,
     CLAIM_PCT,

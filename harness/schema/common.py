@@ -1,7 +1,5 @@
 """Words that all nouns share: bounded numbers, names, how an entry can end."""
 
-from __future__ import annotations
-
 import math
 import re
 from enum import Enum

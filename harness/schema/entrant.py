@@ -1,7 +1,5 @@
 """Who is measured: a manifest and its files."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any, Literal
 

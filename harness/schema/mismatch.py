@@ -1,7 +1,5 @@
 """Where one output is wrong, and what inputs show it again. Knows no tensor and no process."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from pydantic import Field

@@ -1,7 +1,5 @@
 """What is measured: cases, and the limits of a run."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

@@ -6,8 +6,6 @@ It holds the submission and nothing worth stealing: no seed, no reference, no to
 a result. What it says is checked by the judge, and its exit code and its output mean nothing.
 """
 
-from __future__ import annotations
-
 import argparse
 import io
 import json

@@ -5,8 +5,6 @@ before the first worker can be. It takes the command line of harness.worker and 
 no use for.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -5,8 +5,6 @@ On a GPU one event ends a call and begins the next: nothing lies between two cal
 a result takes, if it takes anything, is in the time of the call that returned it.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from itertools import pairwise

@@ -8,8 +8,6 @@ is compiled on the GPU's machine a moment later: nothing is decided here.
 The idea of `warmup=True`: triton/runtime/jit.py, JITFunction.run.
 """
 
-from __future__ import annotations
-
 import contextlib
 from types import SimpleNamespace
 from typing import Any

@@ -9,8 +9,6 @@ in the fork server itself, so every fork starts from the same clean memory. At l
 engine adopts is the first process of the worker's namespaces, and the worker is a fork of that one.
 """
 
-from __future__ import annotations
-
 import gc
 import importlib
 import os

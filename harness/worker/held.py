@@ -17,8 +17,6 @@ part of the arena at once and divides it as torch divides its own memory; what d
 elsewhere.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 from collections.abc import Iterator

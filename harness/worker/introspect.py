@@ -6,8 +6,6 @@ by themselves; a search of another kind keeps what it chose in a dictionary of i
 `_chosen`: {("NVIDIA H200", 64): Config(...)}.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator
 from types import ModuleType

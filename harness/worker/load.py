@@ -1,7 +1,5 @@
 """A submission's file → its function; an exception of its → one status and one readable reason."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import sys

@@ -3,8 +3,6 @@
 No event lies between two calls: two of them stand around the calls that count.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 

@@ -11,8 +11,6 @@ for each argument and call, and an answer that was kept is of no use. Arguments 
     call 1   [ q ............. ]
 """
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Iterator, Sequence

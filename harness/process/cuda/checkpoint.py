@@ -10,8 +10,6 @@ On one H200: an idle process is locked in 0.2 to 1.1 ms and unlocked in 0.2 to 1
 one with a thread that launches all the time in 0.4 to 2.0.
 """
 
-from __future__ import annotations
-
 import ctypes
 import threading
 import time

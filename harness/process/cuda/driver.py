@@ -5,8 +5,6 @@ open it. Sections 6.14 (virtual memory management) and 6.19 (stream memory opera
 driver API.
 """
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Callable
 from typing import Any

@@ -9,8 +9,6 @@ treats all of it as hostile.
     host arena     [ room: tensors .............. ]
 """
 
-from __future__ import annotations
-
 import fcntl
 import mmap
 import os
@@ -37,7 +35,7 @@ class Arena:
         self.fd = fd  # opens the arena elsewhere; the judge's until `close_fd`
 
     @classmethod
-    def create(cls, kind: ArenaKind, size: int) -> Arena:
+    def create(cls, kind: ArenaKind, size: int) -> "Arena":
         """Judge's side: make an arena with room for `size` bytes.
 
         Raises RuntimeError or OSError where device memory cannot be shared by descriptor.
@@ -55,7 +53,7 @@ class Arena:
         return cls(kind, size, torch.as_tensor(DeviceBytes(address, size), device="cuda"), fd)
 
     @classmethod
-    def open(cls, handle: dict[str, Any], fd: int) -> Arena:
+    def open(cls, handle: dict[str, Any], fd: int) -> "Arena":
         """Worker's side: map what the judge made; `fd` is closed."""
         size = int(handle["size"])
         if handle["kind"] == "host":

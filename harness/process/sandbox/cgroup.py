@@ -10,8 +10,6 @@ Delegate=yes). Without one the watch adds up what /proc tells, and rlimits bound
 processes.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import secrets

@@ -12,8 +12,6 @@ one thread: in a fork of harness/worker/forkserver.py, or here before an exec. A
 be had raises UnavailableError; what is usual here, and why it is not more, is `usual()`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import functools

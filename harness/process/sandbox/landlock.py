@@ -3,8 +3,6 @@
 It binds the calling thread and what it starts, for good. As root it still holds: it asks no uid.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import struct

@@ -10,8 +10,6 @@ whoever is left. Told to over its line, it stops or continues all others at once
 outrun.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import select

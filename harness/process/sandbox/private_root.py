@@ -14,8 +14,6 @@ Needs a mount namespace of one's own (harness/process/sandbox/namespaces.py); th
 into a tmpfs is bubblewrap's.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import platform

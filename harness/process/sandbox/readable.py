@@ -23,8 +23,6 @@ Landlock opens a whole hierarchy or nothing of it, so a folder that holds both p
 stays shut.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import pwd

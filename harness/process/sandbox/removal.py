@@ -6,8 +6,6 @@ one. Here a folder's folders are moved up beside it before it goes. All is done 
 folders, never through a path or a link that somebody who still runs could exchange.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import secrets

@@ -14,8 +14,6 @@ Measured with benchmarks/system_calls.py on PyTorch, Triton, NVRTC, nvcc, g++, l
 driver.
 """
 
-from __future__ import annotations
-
 Numbers = tuple[int | None, int | None]
 
 

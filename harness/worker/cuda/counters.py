@@ -8,8 +8,6 @@ Without ncu, or without permission to read counters, `explain_missing` says so a
 of `resources` stays.
 """
 
-from __future__ import annotations
-
 import csv
 import re
 import shutil

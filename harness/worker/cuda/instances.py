@@ -4,8 +4,6 @@ The section has been validated (harness/catalog/launch_spec.py); here it is a pl
 "cdiv(S, 64) * B * H" becomes an integer without eval.
 """
 
-from __future__ import annotations
-
 import ast
 import operator
 from collections.abc import Callable, Iterator, Mapping

@@ -3,8 +3,6 @@
 A TMA descriptor describes a tensor as (D, S, B * H); it is encoded once per address and shape.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import math

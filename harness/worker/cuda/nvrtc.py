@@ -6,8 +6,6 @@ after the other), so the builder, which has neither threads nor a driver, compil
 (build_main.py).
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib
 import importlib.util

@@ -9,8 +9,6 @@ compiler knows; the others are bounds: registers of a thread, bytes spilled and 
 (C7508 and its like) at most, blocks of an SM at least.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Mapping

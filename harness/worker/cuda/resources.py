@@ -10,8 +10,6 @@ needed; NVRTC or nvcc is.
 own, and the last one says that all are told or what failed.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import os
