@@ -70,6 +70,9 @@ def gone(work: Path) -> None:
         (edit("submissions/mine/NOTES.md"), ""),
         (new_one(f"owners: [{OWNER}]"), ""),
         (new_one(f"owners: [someone, {OWNER.upper()}]  # two"), ""),
+        (new_one(f"owners: [{OWNER}] \r"), ""),
+        (new_one(f"owners:\n- {OWNER}"), f"there: owners: [{OWNER}]"),
+        (new_one(f"owners: ['{OWNER}']"), f"there: owners: [{OWNER}]"),
         (new_one("owners: [someone]"), f"there: owners: [{OWNER}]"),
         (new_one("owners: []"), "submissions/new_one/manifest.yaml: write a line of its own there"),
         (new_one(""), "submissions/new_one/manifest.yaml: write a line of its own there"),
@@ -138,7 +141,7 @@ def test_an_entry_without_owners_is_nobodys_to_change(
     git(hub.trusted, "push", "--quiet", "origin", "HEAD:main")
     assert guard(hub, handed_over, "stranger") == 1
     assert "names no owners in its manifest" in capsys.readouterr().out
-    assert guard(hub, edit("submissions/of_a_stranger/submission.py"), "stranger") == 0
+    assert guard(hub, new_one("owners: [stranger]"), "stranger") == 0
 
 
 def test_a_folder_that_changed_meanwhile_asks_for_a_rebase(
@@ -175,7 +178,8 @@ def test_a_name_that_has_records_and_no_folder_is_nobodys(
     git(hub.trusted, "push", "--quiet", "origin", "HEAD:main")
     assert guard(hub, edit("submissions/removed/submission.py"), "stranger") == 1
     assert "'removed' has records under results/ and no folder" in capsys.readouterr().out
-    assert guard(hub, edit("submissions/remove/submission.py"), "stranger") == 0
+    manifest = edit("submissions/remove/manifest.yaml", "owners: [stranger]\n")
+    assert guard(hub, manifest, "stranger") == 0
 
 
 def test_what_somebody_else_brought_meanwhile_is_theirs(hub: Hub) -> None:
