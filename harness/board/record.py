@@ -254,11 +254,13 @@ def _checked_fields(raw: bytes, before: bytes = b"") -> dict[str, Any]:
     body, checksum = raw[:end], raw[end + len(CRC_MARK) : -2]
     if b"%08x" % zlib.crc32(body) != checksum:
         raise ValueError("the line was changed: its crc32 does not match")
-    if before and body.startswith(FRONT_START):
-        cut = body.find(before)
-        body = body[:cut] if cut > 0 else body
+    cut = body.find(before) if before and body.startswith(FRONT_START) else -1
+    front = body[:cut] if cut > 0 else body
     try:
-        fields = json.loads(body + b"}", object_pairs_hook=_each_once)
+        try:
+            fields = json.loads(front + b"}", object_pairs_hook=_each_once)
+        except json.JSONDecodeError:  # it may stand further down, where keys are free
+            fields = json.loads(body + b"}", object_pairs_hook=_each_once)
     except RecursionError:
         raise ValueError("the line is nested too deeply") from None
     if not isinstance(fields, dict):

@@ -12,11 +12,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from harness.campaign.unit import Unit, misfit
-from harness.measure.audit import Asked, audited
-from harness.measure.gpu_specs import misnamed
-from harness.measure.verdict import Evidence, asked_facts, conclude_case
+from harness.measure.audit import CONCLUDED, Asked, audited
+from harness.measure.gpu_specs import PARTS, misnamed
+from harness.measure.verdict import NOBODY_LEFT, Evidence, asked_facts, conclude_case
 from harness.process.text import shown
-from harness.schema import Entrant, Machine, Result, Status
+from harness.schema import Entrant, Kind, Machine, Result, Status
 
 #: Our own faults; a later attempt may do better.
 NO_WORD = frozenset({Status.INTERRUPTED, Status.HARNESS_ERROR})
@@ -25,6 +25,13 @@ DAY_S = 86_400.0  # by which the clock of a node may be wrong
 
 def _day(seconds: float) -> str:
     return time.strftime("%Y-%m-%d", time.gmtime(seconds))
+
+
+def _of_kind(unit: Unit) -> Machine:
+    """What a unit that never began was asked for: a GPU goes by its name, not by its folder."""
+    known = (Machine(gpu=name) for part in PARTS for name in part.names)
+    asked = Machine(gpu=unit.sku or "unknown") if unit.needs_gpu else Machine()
+    return next((each for each in known if each.slug == unit.sku), asked)
 
 
 class PendingResults:
@@ -40,6 +47,7 @@ class PendingResults:
         self.fault = ""  # what the unit itself said it died of
         self.cut = False  # it was stopped: what it tells now may be cut short
         self.nonsense = self.notes = 0  # lines that were none, and for people
+        self._copies = 0  # of rows that came before
         self._began = time.time()
         self._save = save
         self._held: dict[str, dict[str, Result]] = {case: {} for case in unit.cases}
@@ -53,8 +61,15 @@ class PendingResults:
     @property
     def excuse(self) -> str:
         """What the rows that are no verdict say, or an empty string."""
-        held = (row for rows in self._held.values() for row in rows.values())
-        return next((row.reason for row in held if row.status in NO_WORD), "")
+        return next((row.reason for case in self._held for row in self._wordless(case)), "")
+
+    def _wordless(self, case: str) -> list[Result]:
+        """Rows of `case` that are no verdict; baselines need none where every submission failed."""
+        rows, kinds = self._held[case], {each.name: each.kind for each in self.unit.entrants}
+        own = [row for name, row in rows.items() if kinds[name] is Kind.SUBMISSION]
+        failed = bool(own) and not any(row.status in NO_WORD | CONCLUDED for row in own)
+        idle = {name for name, row in rows.items() if failed and row.reason == NOBODY_LEFT}
+        return [row for name, row in rows.items() if row.status in NO_WORD and name not in idle]
 
     def meet(self, machine: Machine) -> str:
         """It runs, on `machine`, of which its rows must be; what is wrong with that, or ""."""
@@ -70,21 +85,28 @@ class PendingResults:
     def take(self, result: Result) -> None:
         """One row came; the case is written once it is whole and every row of it is a verdict.
 
-        Raises ValueError where a row of it contradicts itself; then none of them counts.
+        Raises ValueError for a row nobody asked for, for more copies than rows, and where a row of
+        the case contradicts itself; then none of them counts.
         """
-        rows = self._held.get(result.config)
         days = [_day(self._began - DAY_S), _day(time.time() + DAY_S)]
-        today = days[0] <= result.date[:10] <= days[1]
-        if rows is None or result.entry not in self._owed or not today:
-            return  # a second copy, or a row nobody asked for
+        asked = result.entry in self._owed and result.config in self.unit.cases
+        if not asked or not days[0] <= result.date[:10] <= days[1]:
+            of = f"{shown(result.entry)} on {shown(result.config)}, {shown(result.date)}"
+            raise ValueError(f"nobody asked for it: {of}")
+        rows = self._held.get(result.config)
+        if rows is None or result.entry in rows:
+            self._copies += 1
+            if self._copies > len(self._owed) * len(self.unit.cases):
+                raise ValueError("more copies than there are rows")
+            return
         # Who breaks a run leaves it, and the others begin another.
         if result.run not in self._runs and len(self._told) < len(self._owed):
             self._told[result.run] = result.date
             self._runs.add(result.run)
         if self._told.get(result.run) != result.date:
             raise ValueError(f"run {shown(result.run)} is another's, or one more than it can be")
-        rows.setdefault(result.entry, result)
-        if len(rows) == len(self._owed) and not any(r.status in NO_WORD for r in rows.values()):
+        rows[result.entry] = result
+        if len(rows) == len(self._owed) and not self._wordless(result.config):
             again, faults = self._audited(result.config)
             if faults:
                 rows.clear()
@@ -138,7 +160,7 @@ class PendingResults:
         known = Evidence(entrant, asked.case, status=status, reason=reason)
         facts = replace(
             asked.facts,
-            machine=self.machine or Machine(gpu=self.unit.sku or "unknown"),
+            machine=self.machine or _of_kind(self.unit),
             run=f"{time.strftime('%Y%m%dT%H%M%SZ', now)}-{secrets.token_hex(3)}",
             date=time.strftime("%Y-%m-%dT%H:%M:%SZ", now),
         )

@@ -333,6 +333,29 @@ def test_heads_and_read_give_the_same_results(tmp_path: Path) -> None:
     assert heads[1].number == 3
 
 
+def test_a_key_further_down_that_is_named_like_the_heavy_ones_hides_no_row(tmp_path: Path) -> None:
+    """The front was cut at the first mark: a library or an argument of that name is one too."""
+    told = mismatch()
+    told = told.model_copy(
+        update={"draw": told.draw.model_copy(update={"kwargs": {"a": 1, "samples": 2}})}
+    )
+    odd = [
+        result(likeness={"a": 0.1, "samples": 0.2}),
+        result(
+            status=Status.INCORRECT,
+            reason="wrong",
+            samples=[],
+            mismatch=told,
+            config="hdim128_seq8k",
+        ),
+    ]
+    for each in odd:
+        record.append(tmp_path, each)
+    found, bad = record.heads(tmp_path)
+    assert not bad
+    assert [*map(record.to_line, record.read(found)[0])] == [*map(record.to_line, odd)]
+
+
 def test_cpu_results_go_to_their_own_folder(tmp_path: Path) -> None:
     path = record.append(tmp_path, result(gpu="cpu", machine=CPU))
     assert path.parent.name == "cpu"

@@ -317,6 +317,15 @@ def test_files_without_a_name_count_for_disk_and_memory(
     nameless.bytes[tmp_path] = 0
     assert made.hoard(someone, child(tmp_path)) is None, "it has let go of it since"
 
+    nameless.watches = usage.MOST_WATCHES
+    assert made.hoard(someone, child(tmp_path)) is None
+    nameless.watches += 1
+    found = made.hoard(someone, child(tmp_path))
+    assert found is not None
+    assert found[0] is Status.OVER_QUOTA
+    assert "more than 16, or 4096 watches" in found[1]
+    nameless.watches = 0
+
     def hidden(pids: object) -> None:
         raise usage.Uncounted
 
@@ -431,7 +440,7 @@ def test_who_takes_a_look_its_time_hides_nobody_else_and_no_memory(
     slow.pids = lambda: [77] if over.wait(20) else []
     if files:  # its own
         hungry.pids = lambda: [8]
-        monkeypatch.setattr(usage, "kept_bytes", lambda pids: 0 if over.wait(20) else 1)
+        monkeypatch.setattr(usage, "kept", lambda pids: (int(not over.wait(20)), 0))
     monkeypatch.setattr(usage, "host_bytes", lambda pids, *_: 0 if 77 in pids else 9 * GIB)
     thread = watch([watched(tmp_path, child=slow), watched(tmp_path, child=hungry)], {})
     thread.start()

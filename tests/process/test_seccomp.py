@@ -139,6 +139,8 @@ def test_arguments_decide(machine: str) -> None:
     assert found.allows("clone", 0x1200011)  # a fork: SIGCHLD to its parent
     assert not found.allows("clone", signal.SIGCONT)  # its end would wake a stopped parent
     assert not found.allows("clone", 0x3D0B00)  # a thread with files of its own
+    assert not found.allows("clone", 0x911)  # a process that shares its parent's signals
+    assert found.allows("clone", 0x4111)  # posix_spawn, vfork
     assert not found.allows("close_range", 3, 99, 2)  # the same of one that runs
     assert found.allows("close_range", 3, 99, 4)  # close on exec
     assert found("timer_create") == seccomp.answer(errno.ENOSYS)[3]  # it could send a SIGCONT

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import itertools
 import mmap
 import os
+import select
 import shutil
 import signal
 import socket
@@ -152,15 +154,15 @@ def test_the_machine_s_own_disk_is_nobody_s_memory(monkeypatch: pytest.MonkeyPat
 
 def test_what_lies_in_sockets_is_counted_with_its_process() -> None:
     me = [os.getpid()]
-    before = usage.kept_bytes(me)
+    before = usage.kept(me)[0]
     pairs = [socket.socketpair() for _ in range(50)]
-    assert usage.kept_bytes(me) - before == 100 * usage.SOCKET_BYTES
+    assert usage.kept(me)[0] - before == 100 * usage.SOCKET_BYTES
     held = usage.Nameless((), kept_bytes=1 << 30)
     assert usage.host_bytes(me, 1 << 40, held) >= usage.resident_bytes(me[0]) + (1 << 30)
     for pair in pairs:
         for one in pair:
             one.close()
-    assert usage.kept_bytes(me) == before
+    assert usage.kept(me)[0] == before
 
 
 @pytest.mark.parametrize(
@@ -171,11 +173,33 @@ def test_what_lies_in_sockets_is_counted_with_its_process() -> None:
 def test_what_the_kernel_has_told_and_keeps_is_counted(name: str, charge: int) -> None:
     """A listing of watches or locks is as long as they are many, and stays while it is open."""
     me = [os.getpid()]
-    before = usage.kept_bytes(me)
+    before = usage.kept(me)[0]
     path = f"/proc/self/{name.format(0, thread=threading.get_native_id())}"
     with open(path, "rb"), open(path, "rb"):
-        assert usage.kept_bytes(me) - before == 2 * charge
-    assert usage.kept_bytes(me) == before
+        assert usage.kept(me)[0] - before == 2 * charge
+    assert usage.kept(me)[0] == before
+
+
+def test_files_that_an_interrupt_makes_ready_are_counted_with_their_watches() -> None:
+    """Timers and signals: a stopped process is made ready with all that watch for it."""
+    libc, mask, me = ctypes.CDLL(None), ctypes.create_string_buffer(128), usage.Nameless(())
+    made, (pipe, end) = list[int](), os.pipe()
+    others = [os.dup(pipe) for _ in range(20)]
+    assert usage.kept([os.getpid()])[1] == 0
+    with select.epoll() as epoll, select.epoll():
+        try:
+            epoll.register(others[0])
+            assert usage.kept([os.getpid()])[1] == 0, "nothing that an interrupt makes ready"
+            made += [libc.timerfd_create(time.CLOCK_MONOTONIC, 0), libc.signalfd(-1, mask, 0)]
+            for other in others[1:]:  # a watch outlives the descriptor that it was made for
+                os.dup2(made[0], other)
+                epoll.register(other)
+                os.close(other)
+            me.look([os.getpid()])
+            assert me.watches == 2 * usage.ALARM_WATCHES + 2 + 20
+        finally:
+            for fd in (*made, others[0], pipe, end):
+                os.close(fd)
 
 
 NOBODY_ACCEPTS = """
@@ -200,7 +224,7 @@ def test_what_nobody_has_accepted_is_counted_in_a_network_of_its_own() -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
         assert child.stdout
         child.stdout.readline()
-        found = usage.kept_bytes([1 << 22, child.pid])
+        found = usage.kept([1 << 22, child.pid])[0]
         child.kill()
     assert found == 41 * usage.SOCKET_BYTES
 

@@ -9,6 +9,7 @@
 
     processes and threads                                     half of sandbox.Rules.processes
     open files of them all                                    usage.DESCRIPTORS
+    timers and signals among them, with what watches them     usage.MOST_WATCHES
 
 The kernel bounds those by user: that one entrant does not use up what others need, the watch sees
 to.
@@ -138,6 +139,12 @@ class ResourceWatch(threading.Thread):
             return Status.OVER_QUOTA, (
                 "a process of it hides which files it holds open: it runs a program that may not "
                 f"be read, or has {usage.LINKS} files open or mapped, or they take long to list"
+            )
+        if nameless.watches > usage.MOST_WATCHES:
+            return Status.OVER_QUOTA, (
+                f"timers and signals that are open files, with what watches them: more than "
+                f"{usage.MOST_WATCHES // usage.ALARM_WATCHES}, or {usage.MOST_WATCHES} watches; "
+                "they interrupt others also when it is stopped"
             )
         if (host := usage.host_bytes(pids, most, nameless)) > most:
             return Status.OUT_OF_MEMORY, f"host memory {host / GIB:.1f} GiB, allowed {most / GIB:g}"

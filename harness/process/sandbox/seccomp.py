@@ -27,8 +27,10 @@ Instruction = tuple[int, int, int, int]  # code, jump if true, jump if false, co
 AF_UNIX, SOCKET_TYPE, SOCKET_TYPES = 1, 0xF, (1, 5)  # streams, packets in order
 #: A child of its parent's would be one of the engine's, and nobody's to count or to stop.
 CLONE_PARENT, CLONE_NEW_ANYTHING = 0x8000, 0x7E020080
-#: A thread shares its process's files, which are counted once.
+#: A thread shares its process's files, which are counted once; and none but a thread its signals,
+#: of which one to each of many processes would be told to each watch of one of them.
 CLONE_THREAD, THREAD_AND_FILES, CLOSE_RANGE_UNSHARE = 0x10000, 0x10400, 2
+SIGNALS_OR_THREAD, CLONE_SIGHAND = 0x10800, 0x800
 MAKES_A_FILE = 0x40 | 0x400000  # O_CREAT, O_TMPFILE
 #: A file made with these bits runs as its owner, whoever starts it.
 SET_ID_BITS = 0o6000
@@ -143,8 +145,9 @@ def _judgements(alone: bool, signals_to: int | None) -> Iterable[tuple[str, list
     # A SIGCONT from there would let a process go on that was stopped behind its turn.
     spaces = [(ANY_BIT, 0, 1, CLONE_NEW_ANYTHING | CLONE_PARENT), REFUSED]
     apart = [(AND, 0, 0, THREAD_AND_FILES), (EQUAL, 0, 1, CLONE_THREAD), REFUSED, word(0)]
+    signals = [(AND, 0, 0, SIGNALS_OR_THREAD), (EQUAL, 0, 1, CLONE_SIGHAND), REFUSED, word(0)]
     sends = [(AND, 0, 0, EXIT_SIGNAL), *only([0, signal.SIGCHLD])]
-    yield "clone", [word(0), *spaces, *apart, *sends]
+    yield "clone", [word(0), *spaces, *apart, *signals, *sends]
     yield "close_range", [word(2), *unless_bits(CLOSE_RANGE_UNSHARE)]
     kinds = only([kind << 8 for kind in IOCTL_KINDS], answer(errno.ENOTTY))
     yield "ioctl", [word(1), *each(IOCTLS_REFUSED, REFUSED), (AND, 0, 0, 0xFF00), *kinds]

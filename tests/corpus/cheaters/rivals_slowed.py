@@ -422,3 +422,41 @@ if child.stdout.readline() != b"spins\n":
 
 def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
     return attention(q, k, v, causal, sm_scale)
+
+
+# %% c22_alarms
+"""Arms a few files with timers that go off when it is stopped, each watched 900 times.
+
+---
+status: [OVER_QUOTA]
+seen: 'reading of the kernel: a stall of 191 ms in a rival, by interrupts that count for nobody'
+defence: quota
+"""
+
+import ctypes
+import os
+import select
+import struct
+import time
+
+from right_answer import attention
+
+FILES, WATCHES = 12, 900
+libc = ctypes.CDLL(None, use_errno=True)
+watch = select.epoll()
+timers = []
+
+
+def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
+    out = attention(q, k, v, causal, sm_scale)
+    in_a_moment = struct.pack("llll", 0, 0, 0, 300_000_000)
+    for number in range(len(timers), FILES):
+        timers.append(libc.timerfd_create(time.CLOCK_MONOTONIC, 0))
+        for other in range(3000, 3000 + WATCHES):  # a watch outlives the descriptor it was made for
+            os.dup2(timers[-1], other)
+            watch.register(other, select.EPOLLIN)
+            os.close(other)
+    for timer in timers:
+        libc.timerfd_settime(timer, 0, in_a_moment, None)
+    time.sleep(0.05)
+    return out
