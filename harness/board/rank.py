@@ -193,11 +193,8 @@ def leaderboard(
         if not result.case.hidden and result.status is Status.PASSED:
             official.setdefault(of_run(result), []).append(result)
     boards = [_board(group, official, beside, libraries) for group in asked]
-    return Leaderboard(tuple(sorted(boards, key=_order)), bad_lines, libraries, beside)
-
-
-def _order(board: Board) -> tuple[object, ...]:
-    return (board.is_cpu, board.gpu, board.suite, -board.protocol, board.suite_sha256)
+    boards.sort(key=lambda b: (b.is_cpu, b.gpu, b.suite, -b.protocol, b.suite_sha256))
+    return Leaderboard(tuple(boards), bad_lines, libraries, beside)
 
 
 def _board(
