@@ -1,5 +1,6 @@
 """Where the lines of a run go: to disk one by one, then into the board."""
 
+import contextlib
 import json
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
@@ -13,6 +14,8 @@ from harness.catalog.request import Request
 from harness.errors import Exit, HarnessError
 from harness.schema import BLAMELESS, Kind, Result, Status
 
+KEPT = 20  # runs of --check whose wrong outputs can be asked for again
+
 
 class View(Protocol):
     """Who is shown what the board says after a run."""
@@ -25,17 +28,27 @@ class View(Protocol):
 
 
 class Checked:
-    """What --check finds, in the place of a Store: no record, no board, the same exit codes."""
+    """What --check finds, in the place of a Store: no record, no board, the same exit codes.
+
+    Rows that `replay` asks again lie in the cache, those of the last KEPT runs.
+    """
 
     def __init__(self, request: Request) -> None:
         names = [e.name for e in request.entrants if e.kind is Kind.SUBMISSION]
         self._open = [(name, case.name) for name in names for case in request.asked.cases]
         self._failed: dict[tuple[str, str], Result] = {}
+        self.results_dir = request.cache / "checks"
 
     def save(self, result: Result) -> None:
         """A row that did not pass; who passes has none."""
         if result.kind is Kind.SUBMISSION:
             self._failed[result.entry, result.config] = result
+        if result.mismatch:
+            with contextlib.suppress(record.LineNotWritten):
+                record.append(self.results_dir, result)
+            by_run = {path.stem.split("_")[-1]: path for path in self.results_dir.rglob("*.jsonl")}
+            for run in sorted(by_run)[:-KEPT]:
+                by_run[run].unlink(missing_ok=True)
 
     def rank_into(self, leaderboard: Path | None, view: View) -> None:
         """Say how many passed, where a Store writes the board."""

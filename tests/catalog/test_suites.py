@@ -309,7 +309,7 @@ def test_who_was_left_out_shows_in_the_exit_code(
     store = Store.__new__(Store)
     store._refused = MagicMock() if code == Exit.STORAGE else None
     store._statuses = {Status.CRASHED} if code == Exit.SUBMISSION_FAILED else set()
-    store._boards, store._lines = set(), None
+    store._boards, store._lines, store.results_dir = set(), None, Path()
     view = MagicMock()
     view.__enter__.return_value.note = notes.append
     stand_ins: dict[str, Any] = {
