@@ -109,7 +109,9 @@ def run_campaign(
     )
     if placement.resume:
         left = sum(len(unit.names) * len(unit.cases) for unit in units)
-        view.note(f"--resume: {left} of {rows_asked(request)} still to be recorded")
+        own = [e for e in request.entrants if e.name != request.baseline] or request.entrants
+        asked = len(own) * len(request.asked.cases)  # the baseline that rides along not counted
+        view.note(f"--resume: {left} of {asked} still to be recorded")
     if units:
         executor = placement.make_executor(request)
         builders = 0 if request.suite.device == "cpu" else placement.builders
@@ -120,12 +122,6 @@ def run_campaign(
                 f"{lost} units died on every attempt; their rows say HARNESS_ERROR and why",
                 "the same command with --resume tries them again",
             )
-
-
-def rows_asked(request: Request) -> int:
-    """How many (entrant, case) were asked for, the baseline that rides along not counted."""
-    own = [e for e in request.entrants if e.name != request.baseline] or request.entrants
-    return len(own) * len(request.asked.cases)
 
 
 def recorded_in(results: Path, request: Request, slug: str) -> set[Asked]:
