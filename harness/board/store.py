@@ -58,10 +58,9 @@ class Checked:
     def exit_code(self, refused: Sequence[HarnessError] = ()) -> int:
         """As of a run."""
         found = [self._failed.get(key) for key in self._open]
-        code = code_of({row.status if row else Status.PASSED for row in found})
-        return Exit.USAGE if refused else code
+        return code_of({row.status if row else Status.PASSED for row in found}, refused)
 
-    def print_json(self, wanted: bool) -> None:
+    def print_json(self, wanted: bool, refused: Sequence[HarnessError] = ()) -> None:
         """Print the one document that --json asks for."""
         rows = []
         for entry, config in self._open if wanted else ():
@@ -69,15 +68,16 @@ class Checked:
             status, reason = (row.status, row.reason) if row else (Status.PASSED, "")
             rows += [{"entry": entry, "config": config, "status": status.value, "reason": reason}]
         if wanted:
-            print(json.dumps({"checks": rows}), flush=True)
+            print(json.dumps({"checks": rows, "refused": [e.row for e in refused]}), flush=True)
 
 
-def code_of(statuses: AbstractSet[Status]) -> int:
+def code_of(statuses: AbstractSet[Status], refused: Sequence[HarnessError] = ()) -> int:
     """Exit code of what became of the submissions: 1 one failed, 2 the harness did, 3 none ran.
 
-    0 where at least one shape passed and nothing else went wrong, or nothing was left to do.
+    Who was `refused` failed, too. 0 where at least one shape passed and nothing else went wrong, or
+    nothing was left to do.
     """
-    if statuses - BLAMELESS:
+    if statuses - BLAMELESS or (refused and Status.HARNESS_ERROR not in statuses):
         return Exit.SUBMISSION_FAILED
     if Status.HARNESS_ERROR in statuses:
         return Exit.USAGE
@@ -126,15 +126,11 @@ class Store:
             view.board(replace(board, boards=shown), path)
 
     def exit_code(self, refused: Sequence[HarnessError] = ()) -> int:
-        """5 where a line could not be stored, 2 where somebody asked for was `refused`.
+        """5 where a line could not be stored; else what became of the submissions says it."""
+        return Exit.STORAGE if self._refused else code_of(self._statuses, refused)
 
-        Else what became of the submissions says it.
-        """
-        code = Exit.USAGE if refused else code_of(self._statuses)
-        return Exit.STORAGE if self._refused else code
-
-    def print_json(self, wanted: bool) -> None:
+    def print_json(self, wanted: bool, refused: Sequence[HarnessError] = ()) -> None:
         """Print the one document that --json asks for; nothing else of a run is on stdout then."""
         if wanted:
             rows = [json.loads(line) for line in self._lines or ()]
-            print(json.dumps({"results": rows}), flush=True)
+            print(json.dumps({"results": rows, "refused": [e.row for e in refused]}), flush=True)

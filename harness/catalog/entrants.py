@@ -13,7 +13,7 @@ from harness.catalog import steps
 from harness.catalog.signature import check_launch, check_source
 from harness.catalog.source_files import Files, digest, fault, holds, lay_out, names_in, read
 from harness.catalog.yaml_model import load_model, model_of
-from harness.errors import SubmissionError, UsageError, did_you_mean
+from harness.errors import NoEntryError, SubmissionError, UsageError, did_you_mean
 from harness.problems import PROBLEMS, Problem, get_problem
 from harness.process.project import layers
 from harness.process.text import encoded_bytes, shown
@@ -358,7 +358,7 @@ def _resolve(
         with contextlib.suppress(SubmissionError):  # somebody else's, and not what was asked for
             known += [entry_name(str(rung.relative_to(root))) for rung in steps.rungs_of(ladder)]
     hint = did_you_mean(name, known) or f"{root.name}/ has: {', '.join(known_names(root))}"
-    raise SubmissionError(f"no entry '{name}' in {root} and no such path", hint)
+    raise NoEntryError(f"no entry '{name}' in {root} and no such path", hint)
 
 
 def _place(name: str, root: Path) -> Path | None:

@@ -349,7 +349,7 @@ def test_a_campaign_and_nothing_left_for_resume(tmp_path: Path) -> None:
     ]
     assert "--gpus 1: suite 'tiny' runs without a GPU, 1 units at once" in first.stderr
     assert "1/1 units" in first.stderr
-    assert json.loads(again.stdout) == {"results": []}
+    assert json.loads(again.stdout) == {"results": [], "refused": []}
     assert "0 of 1 still to be recorded" in again.stderr
 
 

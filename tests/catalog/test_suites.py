@@ -294,8 +294,9 @@ def test_one_bad_folder_is_left_out_and_told(root: Path) -> None:
     ("code", "refused", "expected"),
     [
         (Exit.OK, 0, Exit.OK),
-        (Exit.OK, 1, Exit.USAGE),
-        (Exit.SUBMISSION_FAILED, 1, Exit.USAGE),
+        (Exit.OK, 1, Exit.SUBMISSION_FAILED),
+        (Exit.SUBMISSION_FAILED, 1, Exit.SUBMISSION_FAILED),
+        (Exit.USAGE, 1, Exit.USAGE),
         (Exit.STORAGE, 1, Exit.STORAGE),
     ],
 )
@@ -308,7 +309,8 @@ def test_who_was_left_out_shows_in_the_exit_code(
     request = MagicMock(refused=errors)
     store = Store.__new__(Store)
     store._refused = MagicMock() if code == Exit.STORAGE else None
-    store._statuses = {Status.CRASHED} if code == Exit.SUBMISSION_FAILED else set()
+    ends = {Exit.SUBMISSION_FAILED: {Status.CRASHED}, Exit.USAGE: {Status.HARNESS_ERROR}}
+    store._statuses = ends.get(Exit(code), set())
     store._boards, store._lines, store.results_dir = set(), None, Path()
     view = MagicMock()
     view.__enter__.return_value.note = notes.append

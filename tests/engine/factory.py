@@ -28,7 +28,7 @@ class Pretended(WorkerProcess):
 
     def becomes(self, child: Any = None, builder: Any = None) -> Pretended:
         """The same with these processes."""
-        self._child, self._builder = child, builder
+        self._child, self.builder = child, builder
         return self
 
 

@@ -155,9 +155,7 @@ FITTING = {
     Status.INTERRUPTED: {r"^not measured: ": "mend what failed, and run it again"},
     Status.BAD_OUTPUT: {r"NoneType": "end the function with return and its tensor"},
     Status.CRASHED: {
-        r"Torch not compiled with CUDA|No CUDA GPUs|no NVIDIA driver": (
-            "no GPU is here: make its tensors on q.device"
-        ),
+        r"not compiled with CUDA|No CUDA GPUs|no NVIDIA": "no GPU is here: take q.device",
         r"\.py:\d+: \w+: ": NEXT[Status.COMPILE_ERROR],
         r"exited with code": "let its calls return: nothing in them may end the process",
     },
@@ -166,10 +164,7 @@ FITTING = {
             'it needs a GPU: say needs: {compute_capability: "8.0"} in its manifest.yaml'
         ),
         r"FileNotFoundError": "put that file into its folder: a worker sees no other",
-        r"No module named": (
-            "install that package and name it under needs: in its manifest.yaml; "
-            "a file of yours must lie in its folder"
-        ),
+        r"No module named": "install that package (needs: names it), or put your file beside it",
     },
     Status.UNSUPPORTED: {
         r"^claims ": (
