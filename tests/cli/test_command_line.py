@@ -361,7 +361,7 @@ def test_flags_become_a_rule(words: list[str], rule: StoppingRule) -> None:
         (["--race", "0"], "--race 3"),
         (["--until", "1%", "--time-limit", "0"], "900"),
         (["--time-limit", "60"], "add --until"),
-        (["--race", "3", "--gpus", "2"], "leave out"),
+        (["--race", "3", "--gpus", "2"], "its leaders in one run"),
     ],
 )
 def test_nonsense_is_answered_with_what_to_write(words: list[str], hint: str) -> None:
