@@ -257,6 +257,8 @@ class WorkerProcess:
             status, message = self.ended_for
         elif ran_out:
             status, message = Status.OUT_OF_MEMORY, "the kernel ended it: host memory"
+        elif status is Status.CRASHED and self.child.log.full:  # its next print raised an error
+            status, message = Status.OVER_QUOTA, self.child.log.full
         elif status is Status.CRASHED and ending != RUNNING and ":" not in message:
             message = f"{message}: {ending}"
         return reply.model_copy(update={"status": status, "message": message})
