@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 
 from harness.campaign.unit import Unit, misfit
@@ -86,18 +86,16 @@ class PendingResults:
         if self._told.get(result.run) != result.date:
             raise ValueError(f"run {shown(result.run)} is another's, or one more than it can be")
         rows.setdefault(result.entry, result)
-        if len(rows) == len(self._owed) and not self._lacks_a_word(rows):
+        own = [row for name, row in rows.items() if name in self.unit.names]
+        timed = any(row.status is Status.PASSED for row in own)  # else who rides along was not
+        asked = list(rows.values()) if timed else own
+        if len(rows) == len(self._owed) and not any(row.status in NO_WORD for row in asked):
             again, faults = self._audited(result.config)
             if faults:
                 rows.clear()
                 raise ValueError(": ".join(faults[0]))
             rows.update(again)
             self._write(result.config)
-
-    def _lacks_a_word(self, rows: Mapping[str, Result]) -> bool:
-        """Whether somebody's verdict is missing; who rides along is not timed beside nobody."""
-        timed = any(rows[name].status is Status.PASSED for name in self.unit.names)
-        return any(r.status in NO_WORD for n, r in rows.items() if timed or n in self.unit.names)
 
     def settle(self, status: Status, reason: str) -> None:
         """Nobody will try again: write what came, and for the rest say how it ended."""
