@@ -257,6 +257,16 @@ def test_a_folder_called_like_a_file_does_not_take_the_name_of_another(root: Pat
     assert "next: mv " in str(request.refused[0])
 
 
+def test_two_of_one_name_are_both_named(root: Path) -> None:
+    both = [root / batch / "k7.py" for batch in ("monday", "tuesday")]
+    for path in both:
+        path.parent.mkdir()
+        path.write_text(GOOD)
+    with pytest.raises(UsageError, match=f"'k7': {both[0]} and {both[1]}") as told:
+        asked(root, *map(str, both))
+    assert told.value.exit_code == Exit.USAGE
+
+
 @pytest.mark.parametrize("place", ["elsewhere/mine", "submissions/group/mine"])
 def test_a_folder_from_elsewhere_does_not_take_the_row_of_another(root: Path, place: str) -> None:
     away, named = root / "elsewhere" / "mine", root / place
