@@ -47,10 +47,10 @@ def main(args: argparse.Namespace | None = None) -> int:
             view.note(f"left out: {error}")
         store = Checked(request) if args.check else Store(args.results, keep=args.json)
         try:
-            dispatch(request, placement, args.results, store.save, view)
+            dispatch(request, placement, store.results_dir, store.save, view)
         finally:
             store.rank_into(args.leaderboard, view)
-            store.print_json(args.json)
+            store.print_json(args.json, request.refused)
     return store.exit_code(request.refused)
 
 

@@ -47,6 +47,11 @@ class HarnessError(Exception):
     def __str__(self) -> str:
         return f"{self.message}\n  next: {typed(self.hint)}" if self.hint else self.message
 
+    @property
+    def row(self) -> dict[str, str]:
+        """What --json says of it."""
+        return {"reason": self.message, "next": typed(self.hint)}
+
 
 class UsageError(HarnessError):
     """The command line is wrong."""
@@ -58,6 +63,14 @@ class SuiteError(UsageError):
 
 class SubmissionError(UsageError):
     """A submission's folder, manifest or signature is wrong."""
+
+    exit_code = Exit.SUBMISSION_FAILED
+
+
+class NoEntryError(SubmissionError):
+    """A name leads to no submission."""
+
+    exit_code = Exit.USAGE
 
 
 class WireError(HarnessError):

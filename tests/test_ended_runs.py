@@ -221,7 +221,10 @@ def test_a_check_times_and_records_nobody(
     store = Checked(replace(asked, only_check=True, fail_fast=True))
     session.execute(replace(asked, only_check=True, fail_fast=True), store.save, Observer())
     store.print_json(True)
-    told = json.loads(capsys.readouterr().out)["checks"]
+    document = json.loads(capsys.readouterr().out)
+    assert list(document) == ["checks", "refused"]
+    told = document["checks"]
+    assert {tuple(row) for row in told} == {("entry", "config", "status", "reason")}
     assert [(row["entry"], row["config"], row["status"]) for row in told] == [
         ("bad", "one", "CRASHED"),
         ("bad", "two", "INTERRUPTED"),

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from harness.board import record
+from harness.board.store import KEPT, Checked
 from harness.catalog.entrants import load_entrant
 from harness.catalog.request import Request
 from harness.cli import main
@@ -305,3 +306,21 @@ def test_a_replay_is_told_where_source_and_records_lie(
     usual, own = ROOT / "results", tmp_path / "res"
     assert replay_flags(request, usual) == {"bare": " -s 'my folder/bare.py'", known.name: ""}
     assert replay_flags(request, own)[known.name] == " --results res"
+
+
+def test_what_a_check_found_can_be_asked_again(tmp_path: Path) -> None:
+    """Though nothing is recorded: its own folder keeps the rows, of the last runs only."""
+    problem = get_problem("attention_forward")
+    (tmp_path / "mine.py").write_text(BLOCK)
+    mine = load_entrant(tmp_path / "mine.py", Kind.SUBMISSION, problem)
+    suite = Suite.model_validate({"name": "tiny", "cases": [CASE]})
+    store = Checked(Request(suite, inspect_machine(), (mine,), "sdpa", cache=tmp_path / "cache"))
+    for number in range(KEPT + 3):
+        wrong = result(status=Status.INCORRECT, mismatch=mismatch(), run=f"20261123T{number:06}Z-a")
+        store.save(wrong.model_copy(update={"secret": "5" * 64}))
+    store.save(result(status=Status.CRASHED, run="20261123T999999Z-a"))
+    found, bad = record.heads(store.results_dir)
+    assert not bad
+    assert sorted(head.run[9:15] for head in found) == [f"{n:06}" for n in range(3, KEPT + 3)]
+    words = ["replay", found[-1].run, "mine", "hdim64_seq4k", "--results", str(store.results_dir)]
+    assert replay.find(main.parse_args(words)).secret == "5" * 64

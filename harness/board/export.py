@@ -112,13 +112,10 @@ def _of_row(board: Board, row: Row) -> dict[str, object]:
 
 def _each(results: Sequence[Result]) -> Iterator[dict[str, object]]:
     for result in results:
-        fields = {name: _finite(getattr(result, name)) for name in OF_A_RESULT}
+        fields = {name: getattr(result, name) for name in OF_A_RESULT}
+        for name, value in fields.items():  # JSON has no word for what is no number
+            fields[name] = None if isinstance(value, float) and not math.isfinite(value) else value
         yield fields | {"status": result.status.value} | _of_a_stretch(result)
-
-
-def _finite(value: object) -> object:
-    """JSON has no word for what is no number; a row with such a figure costs nobody else his."""
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _of_a_stretch(result: Result) -> dict[str, object]:

@@ -15,6 +15,7 @@ from harness.errors import UnavailableError, UsageError, did_you_mean
 from harness.measure import stats
 from harness.measure.stats import Interval
 from harness.process.project import results
+from harness.process.text import shown
 from harness.schema import Kind, Result, Status
 
 SHORTEST = 12  # characters that are left of a column at least
@@ -152,9 +153,10 @@ def boards_of(entry: str, found: Leaderboard) -> list[tuple[Board, Row]]:
 def unknown(entry: str, known: Iterable[str]) -> UsageError:
     """No such entry, and the nearest one."""
     names = list(known)
-    hint = did_you_mean(entry, names) or f"entries with results: {', '.join(names)}"
-    if not names:
-        hint = "python run.py list; or another --results, --suite or --on: no record passes these"
+    hint = "python run.py list; or another --results, --suite or --on: no record passes these"
+    if names:
+        some = shown(", ".join(names), 600)  # a lab has thousands
+        hint = did_you_mean(entry, names) or f"entries with results: {some}"
     return UsageError(f"'{entry}': no results under that name", hint)
 
 

@@ -128,7 +128,8 @@ def hidden_loss(results: Sequence[Result], libraries: Libraries) -> HiddenLoss |
     passed = [r for r in results if r.status is Status.PASSED]
     for result in (r for r in passed if r.case.hidden):
         near = neighbours(result, passed)
-        field = {r.entry: (r, _beside(near, r.entry, libraries)) for r in libraries(result)}
+        beside = [other for r in near for other in libraries(r)]
+        field = {r.entry: (r, [b for b in beside if b.entry == r.entry]) for r in libraries(result)}
         field = {name: one for name, one in field.items() if near and len(one[1]) == len(near)}
         field.pop(result.entry, None)
         best = _at_its_best(result), [_at_its_best(each) for each in near]
@@ -170,11 +171,6 @@ def _moves(mine: Both, others: Sequence[Both]) -> list[Interval]:
         if hidden and known and len(known) == len(near):
             found.append(stats.quotient(stats.geomean(known), hidden))
     return found
-
-
-def _beside(near: Sequence[Result], entry: str, libraries: Libraries) -> list[Result]:
-    """What the library `entry` did on each of `near`."""
-    return [rival for r in near for rival in libraries(r) if rival.entry == entry]
 
 
 def neighbours(hidden: Result, others: Sequence[Result]) -> list[Result]:

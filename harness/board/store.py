@@ -1,5 +1,6 @@
 """Where the lines of a run go: to disk one by one, then into the board."""
 
+import contextlib
 import json
 import sys
 from collections.abc import Sequence
@@ -14,6 +15,8 @@ from harness.catalog.request import Request
 from harness.errors import Exit, HarnessError
 from harness.schema import BLAMELESS, Kind, Result, Status
 
+KEPT = 20  # runs of --check whose wrong outputs can be asked for again
+
 
 class View(Protocol):
     """Who is shown what the board says after a run."""
@@ -26,17 +29,27 @@ class View(Protocol):
 
 
 class Checked:
-    """What --check finds, in the place of a Store: no record, no board, the same exit codes."""
+    """What --check finds, in the place of a Store: no record, no board, the same exit codes.
+
+    Rows that `replay` asks again lie in the cache, those of the last KEPT runs.
+    """
 
     def __init__(self, request: Request) -> None:
         names = [e.name for e in request.entrants if e.kind is Kind.SUBMISSION]
         self._open = [(name, case.name) for name in names for case in request.asked.cases]
         self._failed: dict[tuple[str, str], Result] = {}
+        self.results_dir = request.cache / "checks"
 
     def save(self, result: Result) -> None:
         """A row that did not pass; who passes has none."""
         if result.kind is Kind.SUBMISSION:
             self._failed[result.entry, result.config] = result
+        if result.mismatch:
+            with contextlib.suppress(record.LineNotWritten):
+                record.append(self.results_dir, result)
+            by_run = {path.stem.split("_")[-1]: path for path in self.results_dir.rglob("*.jsonl")}
+            for run in sorted(by_run)[:-KEPT]:
+                by_run[run].unlink(missing_ok=True)
 
     def rank_into(self, leaderboard: Path | None, view: View) -> None:
         """Say how many passed, where a Store writes the board."""
@@ -46,10 +59,9 @@ class Checked:
     def exit_code(self, refused: Sequence[HarnessError] = ()) -> int:
         """As of a run."""
         found = [self._failed.get(key) for key in self._open]
-        code = code_of({row.status if row else Status.PASSED for row in found})
-        return Exit.USAGE if refused else code
+        return code_of({row.status if row else Status.PASSED for row in found}, refused)
 
-    def print_json(self, wanted: bool) -> None:
+    def print_json(self, wanted: bool, refused: Sequence[HarnessError] = ()) -> None:
         """Print the one document that --json asks for."""
         rows = []
         for entry, config in self._open if wanted else ():
@@ -57,15 +69,16 @@ class Checked:
             status, reason = (row.status, row.reason) if row else (Status.PASSED, "")
             rows += [{"entry": entry, "config": config, "status": status.value, "reason": reason}]
         if wanted:
-            print(json.dumps({"checks": rows}), flush=True)
+            print(json.dumps({"checks": rows, "refused": [e.row for e in refused]}), flush=True)
 
 
-def code_of(statuses: AbstractSet[Status]) -> int:
+def code_of(statuses: AbstractSet[Status], refused: Sequence[HarnessError] = ()) -> int:
     """Exit code of what became of the submissions: 1 one failed, 2 the harness did, 3 none ran.
 
-    0 where at least one shape passed and nothing else went wrong, or nothing was left to do.
+    Who was `refused` failed, too. 0 where at least one shape passed and nothing else went wrong, or
+    nothing was left to do.
     """
-    if statuses - BLAMELESS:
+    if statuses - BLAMELESS or (refused and Status.HARNESS_ERROR not in statuses):
         return Exit.SUBMISSION_FAILED
     if Status.HARNESS_ERROR in statuses:
         return Exit.USAGE
@@ -115,15 +128,11 @@ class Store:
             view.board(replace(board, boards=shown), path)
 
     def exit_code(self, refused: Sequence[HarnessError] = ()) -> int:
-        """5 where a line could not be stored, 2 where somebody asked for was `refused`.
+        """5 where a line could not be stored; else what became of the submissions says it."""
+        return Exit.STORAGE if self._refused else code_of(self._statuses, refused)
 
-        Else what became of the submissions says it.
-        """
-        code = Exit.USAGE if refused else code_of(self._statuses)
-        return Exit.STORAGE if self._refused else code
-
-    def print_json(self, wanted: bool) -> None:
+    def print_json(self, wanted: bool, refused: Sequence[HarnessError] = ()) -> None:
         """Print the one document that --json asks for; nothing else of a run is on stdout then."""
         if wanted:
             rows = [json.loads(line) for line in self._lines or ()]
-            print(json.dumps({"results": rows}), flush=True)
+            print(json.dumps({"results": rows, "refused": [e.row for e in refused]}), flush=True)

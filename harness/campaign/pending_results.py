@@ -12,11 +12,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from harness.campaign.unit import Unit, misfit
-from harness.measure.audit import CONCLUDED, Asked, audited
+from harness.measure.audit import Asked, audited
 from harness.measure.gpu_specs import PARTS, misnamed
-from harness.measure.verdict import NOBODY_LEFT, Evidence, asked_facts, conclude_case
+from harness.measure.verdict import Evidence, asked_facts, conclude_case
 from harness.process.text import shown
-from harness.schema import Entrant, Kind, Machine, Result, Status
+from harness.schema import Entrant, Machine, Result, Status
 
 #: Our own faults; a later attempt may do better.
 NO_WORD = frozenset({Status.INTERRUPTED, Status.HARNESS_ERROR})
@@ -61,15 +61,8 @@ class PendingResults:
     @property
     def excuse(self) -> str:
         """What the rows that are no verdict say, or an empty string."""
-        return next((row.reason for case in self._held for row in self._wordless(case)), "")
-
-    def _wordless(self, case: str) -> list[Result]:
-        """Rows of `case` that are no verdict; baselines need none where every submission failed."""
-        rows, kinds = self._held[case], {each.name: each.kind for each in self.unit.entrants}
-        own = [row for name, row in rows.items() if kinds[name] is Kind.SUBMISSION]
-        failed = bool(own) and not any(row.status in NO_WORD | CONCLUDED for row in own)
-        idle = {name for name, row in rows.items() if failed and row.reason == NOBODY_LEFT}
-        return [row for name, row in rows.items() if row.status in NO_WORD and name not in idle]
+        held = (row for rows in self._held.values() for row in rows.values())
+        return next((row.reason for row in held if row.status in NO_WORD), "")
 
     def meet(self, machine: Machine) -> str:
         """It runs, on `machine`, of which its rows must be; what is wrong with that, or ""."""
@@ -106,7 +99,10 @@ class PendingResults:
         if self._told.get(result.run) != result.date:
             raise ValueError(f"run {shown(result.run)} is another's, or one more than it can be")
         rows[result.entry] = result
-        if len(rows) == len(self._owed) and not self._wordless(result.config):
+        own = [row for name, row in rows.items() if name in self.unit.names]
+        timed = any(row.status is Status.PASSED for row in own)  # else who rides along was not
+        asked = list(rows.values()) if timed else own
+        if len(rows) == len(self._owed) and not any(row.status in NO_WORD for row in asked):
             again, faults = self._audited(result.config)
             if faults:
                 rows.clear()

@@ -15,7 +15,6 @@ from harness.errors import HarnessError, UsageError
 from harness.schema import Machine, Result
 
 REMOTE = ("ray", "slurm")
-RACERS = 12  # of one unit, where nobody says: their processes must fit onto one GPU
 
 
 @dataclass(frozen=True)
@@ -25,7 +24,7 @@ class Placement:
     executor: str = "local"  # local, ray or slurm
     gpus: int | None = None  # at once; None: all there are
     first_gpu: int = 0  # NVML's index, where one is enough
-    per_unit: int | None = None  # entrants that share a run
+    per_unit: int = 1  # entrants that share a run
     resume: bool = False  # leave out what is recorded
     builders: int = 0  # builds ahead on CPUs, at once
     sku: str = ""  # only such GPUs: a folder of results/
@@ -54,10 +53,6 @@ class Placement:
                 "--sku NAME, a folder of results/, for example nvidia-h200",
             )
         return request.machine.slug if request.machine.has_gpu else "cpu"
-
-    def entrants_a_unit(self, request: Request) -> int:
-        """One, unless a race or a flag wants more of them side by side."""
-        return self.per_unit or (1 if request.rule.race is None else RACERS)
 
     def make_executor(self, request: Request) -> Engine:
         """Who places the units; torch, Ray and submitit are imported where they are needed only."""
@@ -95,19 +90,20 @@ def run_campaign(
             f"--gpus {placement.gpus}: suite '{request.suite.name}' runs without a GPU,"
             f" {placement.gpus} units at once"
         )
-    sku, per_unit = placement.sku_of(request), placement.entrants_a_unit(request)
     folder = placement.folder_of(request) if placement.resume else ""
     known = recorded_in(results, request, folder) if folder else set()
     units = plan_units(
         request.with_trusted(),
-        per_unit=per_unit,
+        per_unit=placement.per_unit,
         recorded=known.__contains__,
-        sku=sku,
+        sku=placement.sku_of(request),
         gpu_memory_gib=placement.gpu_memory_gib,
     )
     if placement.resume:
         left = sum(len(unit.names) * len(unit.cases) for unit in units)
-        view.note(f"--resume: {left} of {rows_asked(request)} still to be recorded")
+        own = [e for e in request.entrants if e.name != request.baseline] or request.entrants
+        asked = len(own) * len(request.asked.cases)  # the baseline that rides along not counted
+        view.note(f"--resume: {left} of {asked} still to be recorded")
     if units:
         executor = placement.make_executor(request)
         builders = 0 if request.suite.device == "cpu" else placement.builders
@@ -118,12 +114,6 @@ def run_campaign(
                 f"{lost} units died on every attempt; their rows say HARNESS_ERROR and why",
                 "the same command with --resume tries them again",
             )
-
-
-def rows_asked(request: Request) -> int:
-    """How many (entrant, case) were asked for, the baseline that rides along not counted."""
-    own = [e for e in request.entrants if e.name != request.baseline] or request.entrants
-    return len(own) * len(request.asked.cases)
 
 
 def recorded_in(results: Path, request: Request, slug: str) -> set[Asked]:

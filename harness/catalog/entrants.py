@@ -11,7 +11,7 @@ from harness.catalog import steps
 from harness.catalog.signature import check_launch, check_source
 from harness.catalog.source_files import Files, digest, fault, holds, lay_out, names_in, read
 from harness.catalog.yaml_model import load_model, model_of
-from harness.errors import SubmissionError, UsageError, did_you_mean
+from harness.errors import NoEntryError, SubmissionError, UsageError, did_you_mean
 from harness.problems import PROBLEMS, Problem, get_problem
 from harness.process.project import layers
 from harness.process.text import encoded_bytes, shown
@@ -61,7 +61,7 @@ def gather(
                 entrant = load_entrant(path, kind, problem, root)
                 if entrant.name in taken or _is_anothers(entrant, root):
                     said = f"an entry called '{entrant.name}', which is taken"
-                    raise fault(path, said, "rename its folder and the name in its manifest")
+                    raise fault(path, said, "rename it: the file, or the folder and its manifest")
             except SubmissionError as cause:  # noqa: PERF203 - one bad folder costs nobody else
                 if name != ALL and len(paths) == 1:
                     raise
@@ -298,9 +298,12 @@ def _all_of(
 
 def _problem_in(body: bytes) -> str:
     """A bare file computes whatever it has the function of."""
+    return next(iter(_defines(body)), next(iter(PROBLEMS)))
+
+
+def _defines(body: bytes) -> list[str]:
     text = body.decode(errors="replace")
-    defined = (p.name for p in PROBLEMS.values() if re.search(rf"\b{p.function}\b", text))
-    return next(defined, next(iter(PROBLEMS)))
+    return [p.name for p in PROBLEMS.values() if re.search(rf"\b{p.function}\b", text)]
 
 
 def _agreed(path: Path, manifest: Manifest, asked: Problem | None) -> Problem:
@@ -324,8 +327,18 @@ def _entries_of(
         return [path]
     if steps.is_ladder(path):
         return steps.rungs_of(path)
-    bare = sorted(file.parent for file in path.glob("*/submission.py"))
-    return _all_of(path, problem, refused) or bare or ([] if refused else [path])
+    found = _all_of(path, problem, refused)
+    alone = (file.parent for file in path.glob("*/submission.py"))
+    found += [folder for folder in alone if not (folder / "manifest.yaml").exists()]
+    found += filter(_is_bare, path.glob("*.py"))
+    return sorted(found) or ([] if refused else [path])
+
+
+def _is_bare(file: Path) -> bool:
+    """Whether it is an entry by itself and no helper; who cannot be read says so when it is."""
+    with contextlib.suppress(SubmissionError):
+        return bool(_defines(read(file.parent, [file.name])[0][1]))
+    return True
 
 
 def _resolve(
@@ -343,7 +356,7 @@ def _resolve(
         with contextlib.suppress(SubmissionError):  # somebody else's, and not what was asked for
             known += [entry_name(str(rung.relative_to(root))) for rung in steps.rungs_of(ladder)]
     hint = did_you_mean(name, known) or f"{root.name}/ has: {', '.join(known_names(root))}"
-    raise SubmissionError(f"no entry '{name}' in {root} and no such path", hint)
+    raise NoEntryError(f"no entry '{name}' in {root} and no such path", hint)
 
 
 def _place(name: str, root: Path) -> Path | None:

@@ -6,10 +6,11 @@ from pathlib import Path
 
 from harness.catalog.entrants import ALL, find_entrants, gather, known_names
 from harness.catalog.null_kernel import NAME as NULL
-from harness.errors import SubmissionError
+from harness.errors import SubmissionError, UsageError
 from harness.measure.stopping import FIXED, StoppingRule
 from harness.problems import get_problem
 from harness.process.project import HOME
+from harness.process.text import shown
 from harness.schema import Entrant, Kind, Machine, Suite
 
 
@@ -63,20 +64,19 @@ def resolve(
     baseline: str,
     root: Path,
 ) -> Request:
-    """Names → a Request; raises SubmissionError on a name that two entrants share."""
+    """Names → a Request; raises UsageError on a name that two entrants share."""
     problem = get_problem(suite.problem)
     # A baseline is what others are compared with, run or not: nobody else bears its name.
     taken = {NULL, ALL, *known_names(root / "baselines")}
     submissions, refused = gather(names, root / "submissions", Kind.SUBMISSION, problem, taken)
     found = find_entrants(baselines, root / "baselines", Kind.BASELINE, problem)
     entrants = (*submissions, *found)
-    seen: set[str] = set()
-    for entrant in entrants:
-        if entrant.name in seen:
-            raise SubmissionError(
-                f"two entrants are called '{entrant.name}'", "rename one of the folders"
-            )
-        seen.add(entrant.name)
+    seen: dict[str, Path] = {}
+    for each in entrants:
+        if other := seen.get(each.name):
+            said = f"two entrants are called '{each.name}': {other} and {each.entry_path}"
+            raise UsageError(shown(said), "rename one of them, or name only one")
+        seen[each.name] = each.entry_path
     return Request(
         suite=suite,
         machine=machine,

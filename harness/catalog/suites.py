@@ -95,7 +95,8 @@ def parse_length(text: str) -> int:
 def _case(
     headdim: int, seqlen: int, causal: bool, dtype: Dtype, batch: int | None, heads: int | None
 ) -> Case:
-    name = f"hdim{headdim}_seq{_short(seqlen)}"
+    short = f"{seqlen // 1024}k" if seqlen % 1024 == 0 else str(seqlen)
+    name = f"hdim{headdim}_seq{short}"
     name += "" if causal else "_full"
     name += "" if dtype is Dtype.FP16 else f"_{dtype.value}"
     try:
@@ -112,10 +113,6 @@ def _case(
         first = cause.errors()[0]
         said = f"--{first['loc'][0]} {first['input']}: {first['msg']}"
         raise UsageError(said, "python run.py run --help") from None
-
-
-def _short(seqlen: int) -> str:
-    return f"{seqlen // 1024}k" if seqlen % 1024 == 0 else str(seqlen)
 
 
 def _whole(flag: str, text: str) -> int:

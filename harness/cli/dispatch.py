@@ -49,6 +49,7 @@ def replay_flags(request: Request, results: Path) -> dict[str, str]:
             path = entrant.folder if named else entrant.entry_path
             found = f" -s {shlex.quote(os.path.relpath(path))}"
         if results.resolve() != (request.root / "results").resolve():
-            found += f" --results {shlex.quote(os.path.relpath(results))}"
+            shorter = min(os.path.relpath(results), str(results), key=len)
+            found += f" --results {shlex.quote(shorter)}"
         flags[entrant.name] = found
     return flags

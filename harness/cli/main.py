@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import json
 import os
 import signal
 import sys
@@ -16,7 +17,7 @@ from typing import Any
 from harness import PROTOCOL, __version__
 from harness.cli.arguments import SUSTAINED_S, Parser, gpu_count, positive, stretch_s, whole
 from harness.cli.output import keep_places, unbreakable
-from harness.errors import Exit, HarnessError, UsageError, did_you_mean, typed
+from harness.errors import Exit, HarnessError, SubmissionError, UsageError, did_you_mean, typed
 from harness.measure.stats import MOST_BLOCKS
 from harness.measure.stopping import TIME_LIMIT_S
 from harness.process.project import base, chosen, find, results
@@ -243,12 +244,7 @@ def add_many(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
     add("--engine", choices=("local", "ray", "slurm"), help="who places the units (default: local)")
     add("--gpus", type=gpu_count, metavar="N", help="how many GPUs at once, or all")
-    add(
-        "--per-unit",
-        type=whole(1),
-        metavar="N",
-        help="entrants that share a run (default: 1; 12 with --race)",
-    )
+    add("--per-unit", type=whole(1), metavar="N", help="entrants that share a run (default: 1)")
     add("--resume", action="store_true", help="skip what is recorded: source, suite, protocol, GPU")
     add(
         "--builders",
@@ -330,6 +326,8 @@ def _code_of(main: Callable[[], int]) -> int:
     except SystemExit as end:  # --help and --version, whose words may be lost as well
         return end.code if isinstance(end.code, int) else Exit.OK
     except HarnessError as error:
+        if "--json" in sys.argv and isinstance(error, SubmissionError):  # before anything ran
+            print(json.dumps({"results": [], "refused": [error.row]}), flush=True)
         print(plain_text(f"error: {error}"), file=sys.stderr)  # names may be a stranger's
         return error.exit_code
     except ModuleNotFoundError as missing:

@@ -33,7 +33,7 @@ def placement_of(args: argparse.Namespace) -> Placement | None:
         executor=args.engine or "local",
         gpus=1 if args.gpus is None and args.gpu and not remote else gpus,
         first_gpu=args.gpu or 0,
-        per_unit=args.per_unit,
+        per_unit=args.per_unit or 1,
         resume=args.resume,
         builders=args.builders,
         sku=args.sku or "",
@@ -158,9 +158,8 @@ def stopping_rule(args: argparse.Namespace) -> StoppingRule:
     rule = StoppingRule(until, args.race, limit_s)
     if rule.adaptive and is_campaign(args):
         raise UsageError(
-            "--race and --until compare entrants that share their blocks; the units of a "
-            "campaign do not",
-            "leave out --engine, --gpus, --per-unit and --resume, or --race and --until",
+            "--race and --until are for one run: the units of a campaign share no blocks",
+            "the campaign without them, then its leaders in one run with --race",
         )
     return rule
 

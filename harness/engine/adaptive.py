@@ -166,10 +166,6 @@ class AdaptiveRun:
                     mine[name] = times_ms(checked.samples)
         return found
 
-    def _failed(self, name: str) -> bool:
-        """Whether it has no way to a place any more: it failed, or does not claim every case."""
-        return any(self.state.record(name, lane.case).status is not None for lane in self.lanes)
-
     def _race(self, places: int) -> None:
         """Drop the slow; behind the suite's last block who is in has all that it missed."""
         blocks, caught = self.state.suite.blocks, set[str]()
@@ -196,9 +192,10 @@ class AdaptiveRun:
         out: dict[str, str] = {}
         for rough in (False, True):  # exact and approximate work are ranked apart
             alike = [name for name in ranking if self._approximate(name) == rough]
-            lost = stopping.losses(times, alike, set(every), places, level)
-            out |= {name: loss.text for name, loss in lost.items()}
-        out |= {n: "it has no time on every config" for n in raced if self._failed(n)}
+            slower = stopping.losses(times, alike, set(every), places, level)
+            out |= {name: loss.text for name, loss in slower.items()}
+        lost = {n for n in raced for lane in self.lanes if not state.may_run(n, lane.case)}
+        out |= dict.fromkeys(lost, "it has no time on every config")
         look = min(lane.timed for lane in self.lanes)
         self.left, self.active = {n: self.left.get(n, look) for n in out}, raced - set(out)
         for name, why in out.items():
@@ -246,10 +243,6 @@ class AdaptiveRun:
         for lane in self.lanes:
             self.state.record(name, lane.case).stopping = ending
 
-    def _why(self, name: str) -> str:
-        ending = self.state.record(name, self.lanes[0].case).stopping
-        return ending.why if ending else ""
-
     def _tell_neighbours(self) -> None:
         """What is known of each pair, in the record of the slower one."""
         until_pct = self.state.rule.until_pct
@@ -262,4 +255,5 @@ class AdaptiveRun:
         }
         for pair in self._pairs():
             word = words[pair.word(until_pct)]
-            self._tell(pair.slower, f"{self._why(pair.slower)}; {word} {pair.faster}")
+            known = self.state.record(pair.slower, self.lanes[0].case).stopping
+            self._tell(pair.slower, f"{known.why if known else ''}; {word} {pair.faster}")

@@ -179,15 +179,16 @@ def _suspects(state: State) -> list[str]:
 
 
 def settle(state: State) -> None:
-    """Before anybody is on the clock: whoever still loads does so to its end and comes to rest."""
-    for worker in state.workers.values():
-        if worker.alive and not worker.attached:
-            name = worker.entrant.name
-            if any(state.may_run(name, case) for case in state.suite.cases):
-                with state.budget.spending(name):
-                    _attached(state, worker)
-            else:
-                worker.end()
+    """Before anybody is on the clock: whoever still loads does so to its end and comes to rest.
+
+    Who has failed everywhere leaves: its memory and its processes are in nobody's way.
+    """
+    for name, worker in state.workers.items():
+        if worker.alive and not any(state.may_run(name, case) for case in state.suite.cases):
+            worker.leave(state.judge, state.clean_up)
+        elif worker.alive and not worker.attached:
+            with state.budget.spending(name):
+                _attached(state, worker)
     state.clean_up()
 
 

@@ -1,16 +1,10 @@
 """Run a suite: check every case, time it, turn evidence into records.
 
-correctness.py  every case once with the whole float64 reference, then the probes of its claims
-timing.py       case by case: blocks in random order, every output of every burst verified
-sustain.py      where it is asked for, seconds of each entrant alone behind the blocks of a case
-adaptive.py     all cases together, for runs that drop the slow or go on until all is decided
-burst.py        one burst on one worker, alone on the machine
-here            a case that is timed to its end gets its row, whatever happens to the others
-
-A failure ends one entrant's case, never the run. If the judge fails in an entrant's turn, that
-entrant leaves with BROKE_THE_RUN, a verdict that takes the place of older ones (or HARNESS_ERROR,
-where the machine had no memory or disk left), and session.py begins the open cases again
-without it. In nobody's turn it is ours: HARNESS_ERROR.
+A case that is timed to its end gets its row, whatever happens to the others. A failure ends one
+entrant's case, never the run. If the judge fails in an entrant's turn, that entrant leaves with
+BROKE_THE_RUN, a verdict that takes the place of older ones (or HARNESS_ERROR, where the machine had
+no memory or disk left), and session.py begins the open cases again without it. In nobody's turn it
+is ours: HARNESS_ERROR.
 """
 
 import contextlib

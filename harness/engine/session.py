@@ -170,13 +170,13 @@ def preflight(run: Run, request: Request) -> None:
         for case in run.suite.cases:
             if worker.unmade:
                 run.record(name, case).fail(Status.HARNESS_ERROR, worker.unmade)
+            elif manifest.language == "cuda" and (why := without_gpu(manifest, request.machine)):
+                run.record(name, case).fail(Status.UNAVAILABLE, why)
             elif lack:
                 how = manifest.install or "see docs/baselines.md"
                 run.record(name, case).fail(Status.UNAVAILABLE, f"{lack}; install: {how}")
             elif old:
                 run.record(name, case).fail(Status.UNSUPPORTED, old)
-            elif manifest.language == "cuda" and (why := without_gpu(manifest, request.machine)):
-                run.record(name, case).fail(Status.UNAVAILABLE, why)
 
 
 def note_walls(request: Request, observer: Observer) -> None:

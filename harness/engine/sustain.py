@@ -52,7 +52,8 @@ def _stretch(state: State, name: str, case: Case) -> Sustained:
     submitted = state.workers[name].entrant.kind is Kind.SUBMISSION
     if submitted and (overdrawn := state.budget.overdrawn(name)):
         return Sustained(status=Status.TIMED_OUT, reason=overdrawn)
-    seconds, burst_ms = state.suite.sustained_s, _burst_ms(state, name, case)
+    seconds = state.suite.sustained_s
+    burst_ms = stats.median([s.latency_ms for s in state.record(name, case).samples])
     ring = max(RING, case.burst)
     calls = min(MOST_CALLS, max(FEWEST_CALLS, math.ceil(1e3 * seconds / burst_ms)))
     label = f"stretch/{case.name}/{state.rng.getrandbits(64):x}"
@@ -97,11 +98,6 @@ def _figures(
         energy_error_pct=power.error_pct if power else None,
     )
     return lasting(told, flops, burst_ms if on_gpu else 0.0)
-
-
-def _burst_ms(state: State, name: str, case: Case) -> float:
-    """The median call of its bursts so far."""
-    return stats.median([sample.latency_ms for sample in state.record(name, case).samples])
 
 
 def _failed(reply: BurstReport | None, lost: list[tuple[Status, str]]) -> Sustained:

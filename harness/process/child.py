@@ -63,6 +63,11 @@ class Log:
         fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, seals)
 
     @property
+    def full(self) -> str:
+        """That it took no more, in words; else an empty string."""
+        return f"printed {LOG_BYTES >> 20} MiB, allowed less" if self.printed >= LOG_BYTES else ""
+
+    @property
     def printed(self) -> int:
         """Bytes so far: how far the child has come, which shares our place in it."""
         return min(os.lseek(self.fd, 0, os.SEEK_CUR), LOG_BYTES)

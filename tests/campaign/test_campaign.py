@@ -33,11 +33,11 @@ from harness.campaign.unit import Unit, misfit, plan_units, to_text
 from harness.catalog.request import Request, resolve
 from harness.cli.main import parse_args
 from harness.cli.run_options import placement_of
+from harness.engine.run_state import NOBODY_LEFT
 from harness.errors import UnavailableError, UsageError
 from harness.measure import machine
 from harness.measure.machine import visible
 from harness.measure.stopping import StoppingRule
-from harness.measure.verdict import NOBODY_LEFT
 from harness.process import process_tree
 from harness.process.project import HOME as ROOT
 from harness.schema import Case, Kind, Machine, Result, Status, Suite
@@ -162,7 +162,7 @@ def failing(unit: Unit, told: dict[str, tuple[Status, str]]) -> PendingResults:
         (Status.CRASHED, NOBODY_LEFT, True),
         (Status.INCORRECT, NOBODY_LEFT, True),
         (Status.UNSUPPORTED, NOBODY_LEFT, True),
-        (Status.CRASHED, "stopped by Ctrl-C", False),
+        (Status.CRASHED, "stopped by Ctrl-C", True),
         (Status.INTERRUPTED, NOBODY_LEFT, False),
         (Status.HARNESS_ERROR, NOBODY_LEFT, False),
     ],
@@ -446,7 +446,7 @@ def test_a_campaign_and_nothing_left_for_resume(tmp_path: Path) -> None:
     ]
     assert "--gpus 1: suite 'tiny' runs without a GPU, 1 units at once" in first.stderr
     assert "1/1 units" in first.stderr
-    assert json.loads(again.stdout) == {"results": []}
+    assert json.loads(again.stdout) == {"results": [], "refused": []}
     assert "0 of 1 still to be recorded" in again.stderr
 
 

@@ -145,6 +145,22 @@ def test_a_row_that_says_what_was_not_asked_is_not_taken(changes: dict[str, obje
     assert len(taken) == 2
 
 
+@pytest.mark.parametrize(
+    ("ending", "written"), [("CRASHED", 2), ("UNSUPPORTED", 2), ("INTERRUPTED", 0)]
+)
+def test_a_baseline_beside_nobody_is_no_reason_to_try_again(ending: str, written: int) -> None:
+    """Nobody was left who could be timed: its row says INTERRUPTED, and the others' are final."""
+    (unit,) = units(["n0"])
+    described, taken = json.loads(to_text(unit)), list[Result]()
+    account = PendingResults(unit, taken.append)
+    account.machine = Machine()
+    for entrant in described["entrants"]:
+        status = "INTERRUPTED" if entrant["name"] == "base" else ending
+        account.take(record.parse(null_unit.row(described, entrant, "one", status).encode()))
+    assert len(taken) == written
+    assert ("one" in account.open_cases) == (written == 0)
+
+
 def timed(row: Result, times_ms: dict[int, float]) -> Result:
     """`row` as one that passed with these times; its figures are still to be made."""
     samples = tuple(

@@ -63,6 +63,18 @@ def test_a_bare_file_needs_no_manifest(tmp_path: Path) -> None:
     assert load(path).name == "fast"
 
 
+def test_a_folder_of_many_is_every_kind_of_entry(tmp_path: Path) -> None:
+    make(tmp_path, "told")
+    make(tmp_path, "untold")
+    (tmp_path / "untold" / "manifest.yaml").unlink()
+    for name, source in {"bare.py": GOOD, "helper.py": "x = 1\n", "bad.py": GOOD[:-9]}.items():
+        (tmp_path / name).write_text(source)
+    os.mkfifo(tmp_path / "fifo.py")
+    found, refused = gather([str(tmp_path)], tmp_path / "none", Kind.SUBMISSION, PROBLEM)
+    assert [entrant.name for entrant in found] == ["bare", "told", "untold"]
+    assert [Path(r.message.split(":")[0]).name for r in refused] == ["bad.py", "fifo.py"]
+
+
 def test_the_hash_follows_the_source_and_not_the_notes(tmp_path: Path) -> None:
     folder = make(tmp_path)
     before = load(folder).source_sha256

@@ -257,6 +257,16 @@ def test_a_folder_called_like_a_file_does_not_take_the_name_of_another(root: Pat
     assert "next: mv " in str(request.refused[0])
 
 
+def test_two_of_one_name_are_both_named(root: Path) -> None:
+    both = [root / batch / "k7.py" for batch in ("monday", "tuesday")]
+    for path in both:
+        path.parent.mkdir()
+        path.write_text(GOOD)
+    with pytest.raises(UsageError, match=f"'k7': {both[0]} and {both[1]}") as told:
+        asked(root, *map(str, both))
+    assert told.value.exit_code == Exit.USAGE
+
+
 @pytest.mark.parametrize("place", ["elsewhere/mine", "submissions/group/mine"])
 def test_a_folder_from_elsewhere_does_not_take_the_row_of_another(root: Path, place: str) -> None:
     away, named = root / "elsewhere" / "mine", root / place
@@ -294,8 +304,9 @@ def test_one_bad_folder_is_left_out_and_told(root: Path) -> None:
     ("code", "refused", "expected"),
     [
         (Exit.OK, 0, Exit.OK),
-        (Exit.OK, 1, Exit.USAGE),
-        (Exit.SUBMISSION_FAILED, 1, Exit.USAGE),
+        (Exit.OK, 1, Exit.SUBMISSION_FAILED),
+        (Exit.SUBMISSION_FAILED, 1, Exit.SUBMISSION_FAILED),
+        (Exit.USAGE, 1, Exit.USAGE),
         (Exit.STORAGE, 1, Exit.STORAGE),
     ],
 )
@@ -308,8 +319,9 @@ def test_who_was_left_out_shows_in_the_exit_code(
     request = MagicMock(refused=errors)
     store = Store.__new__(Store)
     store._refused = MagicMock() if code == Exit.STORAGE else None
-    store._statuses = {Status.CRASHED} if code == Exit.SUBMISSION_FAILED else set()
-    store._boards, store._lines = set(), None
+    ends = {Exit.SUBMISSION_FAILED: {Status.CRASHED}, Exit.USAGE: {Status.HARNESS_ERROR}}
+    store._statuses = ends.get(Exit(code), set())
+    store._boards, store._lines, store.results_dir = set(), None, Path()
     view = MagicMock()
     view.__enter__.return_value.note = notes.append
     stand_ins: dict[str, Any] = {

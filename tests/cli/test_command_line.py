@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import re
 import subprocess
@@ -360,7 +361,7 @@ def test_flags_become_a_rule(words: list[str], rule: StoppingRule) -> None:
         (["--race", "0"], "--race 3"),
         (["--until", "1%", "--time-limit", "0"], "900"),
         (["--time-limit", "60"], "add --until"),
-        (["--race", "3", "--gpus", "2"], "leave out"),
+        (["--race", "3", "--gpus", "2"], "its leaders in one run"),
     ],
 )
 def test_nonsense_is_answered_with_what_to_write(words: list[str], hint: str) -> None:
@@ -433,3 +434,23 @@ def test_seconds_that_last(words: list[str], seconds: float | None) -> None:
 def test_seconds_that_are_none(text: str) -> None:
     with pytest.raises(UsageError, match="from 0 to 60"):
         parse_args(["-s", "x", f"--sustained={text}"])
+
+
+@pytest.mark.parametrize(
+    ("named", "code", "refused"),
+    [("bad.py", 1, "bad.py:1: does not parse"), ("gone", 2, "no entry")],
+)
+def test_who_cannot_be_read_has_a_row_in_the_document_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    named: str, code: int, refused: str,
+) -> None:  # fmt: skip
+    (tmp_path / "bad.py").write_text("def custom_attention_forward(q, k, v)\n")
+    args = parse_args(["--submission", str(tmp_path / named), "--json"])
+    suite, machine = load_suite("smoke", ROOT / "configs"), Machine()
+    monkeypatch.setattr(sys, "argv", ["run.py", "--json"])
+    assert exit_code_of(lambda: bool(resolve_request(args, suite, machine))) == code
+    out, err = capsys.readouterr()
+    told = json.loads(out)
+    assert told["results"] == []
+    assert refused in told["refused"][0]["reason"]
+    assert told["refused"][0]["next"] in err

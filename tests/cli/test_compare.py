@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from harness.board import publish as rank_command
-from harness.board import record
+from harness.board import query, record
 from harness.cli import main
 from harness.cli.commands import list_
 from harness.cli.results import compare, history, show
@@ -148,6 +148,8 @@ def test_nothing_in_common_says_what_to_run(results: Path) -> None:
         UnavailableError, match=r"run\.py --submission broken --baselines sdpa_cudnn"
     ):
         call(compare, "compare", results, "broken", "sdpa_cudnn")
+    many = [f"g{n:05}" for n in range(9999)]
+    assert len(str(query.unknown("nobody_here", many))) < 999
     with pytest.raises(UsageError, match=r"no results under that name\n.*no record passes"):
         call(compare, "compare", results, "fast", "slow", "--suite", "nobody_s")
 

@@ -78,11 +78,15 @@ def test_a_template_that_is_missing(root: Path, monkeypatch: pytest.MonkeyPatch)
         call(init, "init", "mine")
 
 
+@pytest.mark.parametrize("home", [None, ROOT], ids=["a wheel", "pip install -e of a checkout"])
 def test_where_there_is_no_project_one_is_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    home: Path | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(init, "find", lambda: None)  # as where no checkout is around
+    monkeypatch.setattr(init, "find", lambda: home)
     assert call(init, "init", "demo", "--template", "gluon", "--author", "me") == 0
     told = capsys.readouterr().out
     assert told.startswith("demo/submissions/mine: NOTES.md, manifest.yaml, submission.py\n")

@@ -28,7 +28,7 @@ class Pretended(WorkerProcess):
 
     def becomes(self, child: Any = None, builder: Any = None) -> Pretended:
         """The same with these processes."""
-        self._child, self._builder = child, builder
+        self._child, self.builder = child, builder
         return self
 
 
@@ -51,5 +51,5 @@ def pretended_child() -> Any:
     """A process that runs, has printed nothing and does as it is told."""
     child = MagicMock(group=None, pid=1, alive=True)
     child.ending.return_value, child.log_tail.return_value = "", ""
-    child.ran_paused.return_value = ""
+    child.ran_paused.return_value, child.log.full = "", ""
     return child

@@ -216,6 +216,17 @@ def test_who_loads_before_it_has_a_turn_is_given_nothing(starts: int, spent_s: f
     assert state.budget.spent_s["a"] == spent_s
 
 
+def test_who_has_failed_everywhere_leaves_before_anybody_is_timed() -> None:
+    state = bench("wrong", "loading", "right")
+    state.workers["loading"].attached = False
+    state.suite = SimpleNamespace(cases=[CASE, CASE])
+    state.may_run = lambda name, case: name == "right"
+    settle(state)
+    assert [name for name, worker in state.workers.items() if worker.ended] == ["wrong", "loading"]
+    state.judge.detach.assert_called_once_with(state.workers["wrong"].label)
+    assert state.workers["right"].attached
+
+
 def test_a_worker_that_another_made_unusable_is_replaced_and_takes_its_turn() -> None:
     state = bench("a")
     state.quiet.release.side_effect = [False, True]

@@ -22,7 +22,6 @@ from harness.engine.guards.budget import SHORTEST_S, Budget
 from harness.engine.guards.resource_watch import ResourceWatch
 from harness.engine.processes.judge_client import JudgeFailed
 from harness.errors import HarnessError
-from harness.process.child import LOG_BYTES
 from harness.process.messages import BurstReport
 from harness.process.sandbox import enter, usage
 from harness.process.sandbox.usage import DISK_FILES
@@ -185,7 +184,7 @@ def watched(folder: Path, **children: Any) -> Any:
 def child(folder: Path) -> Any:
     ended: list[bool] = []
     return SimpleNamespace(
-        alive=True, group=None, ours=0, log=SimpleNamespace(printed=0), pids=lambda: [7, 8],
+        alive=True, group=None, ours=0, log=SimpleNamespace(full=""), pids=lambda: [7, 8],
         kill=lambda: ended.append(True), ended=ended,
     )  # fmt: skip
 
@@ -373,9 +372,9 @@ def test_what_is_printed_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(usage, "host_bytes", lambda *_: 0)
     someone = watched(tmp_path)
     talker = child(tmp_path)
-    talker.log.printed = LOG_BYTES - 1
+    talker.log.full = ""
     assert watch([someone], {}).excess(someone, talker, {}) is None
-    talker.log.printed = LOG_BYTES
+    talker.log.full = "printed 64 MiB, allowed less"
     found = watch([someone], {}).excess(someone, talker, {})
     assert found == (Status.OVER_QUOTA, "printed 64 MiB, allowed less")
 

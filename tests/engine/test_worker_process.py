@@ -172,6 +172,14 @@ def test_what_its_end_means(
     assert judge.detach.called
 
 
+def test_whose_print_failed_printed_too_much() -> None:
+    """The memory of its log takes no more, which its own call meets before any look of ours."""
+    mine: Any = worker("mine")
+    mine.child.log.full = "printed 64 MiB, allowed less"
+    found = mine.reap(MagicMock(), lambda: None, CRASH)
+    assert (found.status, found.message) == (Status.OVER_QUOTA, "printed 64 MiB, allowed less")
+
+
 def test_the_judge_has_no_name_for_two() -> None:
     """These two had one, of what is left of a name and 24 bits of its hash: found in 25 s."""
     names = ("honest_one", "honest._.--.-.__-_..-_one", "honest-one", "honest-one-1", "honest/one")

@@ -84,7 +84,8 @@ def test_exit_code_of_words(words: str, code: int, tmp_path: Path) -> None:
     [
         (errors.UsageError("no"), 2),
         (errors.SuiteError("no"), 2),
-        (errors.SubmissionError("no"), 2),
+        (errors.NoEntryError("no"), 2),
+        (errors.SubmissionError("no"), 1),
         (errors.WireError("no"), 2),
         (errors.HarnessError("no"), 2),
         (ZeroDivisionError(), 2),

@@ -263,6 +263,7 @@ def test_a_log_keeps_the_last_words_and_cannot_grow() -> None:
             change()
     os.lseek(theirs, 1 << 40, os.SEEK_SET)
     assert log.printed == LOG_BYTES
+    assert log.full == "printed 64 MiB, allowed less"
     with pytest.raises(PermissionError):
         os.write(theirs, b"x")
     os.close(theirs)

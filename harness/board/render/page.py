@@ -36,7 +36,6 @@ from harness.measure.roofline import at_clock_pct, board_power_w, ceilings, limi
 from harness.measure.stats import Interval
 from harness.problems import get_problem
 from harness.schema import Result, Status
-from harness.schema.mismatch import Mismatch
 
 ASSETS = Path(__file__).parent / "assets"
 MARK = re.compile(r"%%(HASH|STYLE|DATA|SCRIPT|TEXT)%%")
@@ -221,7 +220,11 @@ def _cell(board: Board, result: Result, notes: Notes) -> Json:
     cell: Json = {"status": result.status.value, "reason": sanitize(result.reason)}
     if result.status is not Status.PASSED or board.is_cpu:
         log = [sanitize(line, 200) for line in result.log_tail.splitlines()[-12:]]
-        return {**cell, "log": log, **({"map": _map(result.mismatch)} if result.mismatch else {})}
+        cell["log"] = log
+        if found := result.mismatch:  # digits from 0, all right, to 9, all wrong
+            heads, levels = head_names(found), list(found.picture)
+            cell["map"] = {"scale": scale(found), "heads": heads, "levels": levels}
+        return cell
     speedup, worst, slack = result.speedup, result.error, result.slack
     samples = result.samples[:MOST_SAMPLES]
     return {
@@ -255,11 +258,6 @@ def _lasting(result: Result) -> Json:
     run = lasting(result)
     figures = {"tflops": _short(run.tflops), "pj": _short(run.pj_per_flop, 3)} if run else {}
     return {**figures, "words": lasting_words(result)}
-
-
-def _map(found: Mismatch) -> Json:
-    """The picture of what is wrong: digits from 0, all right, to 9, all wrong."""
-    return {"scale": scale(found), "heads": head_names(found), "levels": list(found.picture)}
 
 
 def _point(point: Point) -> Json:

@@ -152,25 +152,28 @@ NEXT = {
 
 #: Where the reason tells more than the status: of each status the first pattern that fits.
 FITTING = {
-    Status.INTERRUPTED: {r"^not measured: no": "mend the submission, and run it again"},
-    Status.CRASHED: {r"\.py:\d+: \w+: ": NEXT[Status.COMPILE_ERROR]},
+    Status.INTERRUPTED: {r"^not measured: ": "mend what failed, and run it again"},
+    Status.BAD_OUTPUT: {r"NoneType": "end the function with return and its tensor"},
+    Status.CRASHED: {
+        r"not compiled with CUDA|No CUDA GPUs|no NVIDIA": "no GPU is here: take q.device",
+        r"\.py:\d+: \w+: ": NEXT[Status.COMPILE_ERROR],
+        r"exited with code": "let its calls return: nothing in them may end the process",
+    },
     Status.IMPORT_ERROR: {
         r"Found no NVIDIA driver|No CUDA GPUs|not compiled with CUDA": (
             'it needs a GPU: say needs: {compute_capability: "8.0"} in its manifest.yaml'
         ),
         r"FileNotFoundError": "put that file into its folder: a worker sees no other",
-        r"No module named": "install that package, and name it under needs: in its manifest.yaml",
+        r"No module named": "install that package (needs: names it), or put your file beside it",
     },
     Status.UNSUPPORTED: {
         r"^claims ": (
             "leave the shape out, or widen claims: in its manifest.yaml once the kernel can"
         ),
-        r"^needs ": "run it on such a GPU",
-        r"NotImplementedError": (
-            "its own code refuses this shape: implement it, or take it out of claims:"
-        ),
+        r"^needs |needs an? [\w ]*GPU": "run it on such a GPU",
+        r"NotImplementedError": "its own code refuses this shape: implement it, or claim less",
     },
-    Status.UNAVAILABLE: {r"^needs a GPU": "run it on such a GPU"},
+    Status.UNAVAILABLE: {r"^needs a GPU": "run it on such a GPU, or python run.py build NAME"},
 }
 
 

@@ -128,7 +128,7 @@ def report(
         asked = {"folder": str(jail.source), "entry": entrant.manifest.entry}
         child = Child("harness.worker.cuda.resources", [], jail)
         stack.callback(child.end)
-        worker.builds_in(child)
+        worker.builder = child
         watch = ResourceWatch([worker], limits, Monitor(Machine()))
         stack.callback(watch.stopping.set)
         watch.start()

@@ -14,7 +14,7 @@ import yaml
 
 from harness import __version__
 from harness.errors import Exit, UnavailableError, UsageError, typed
-from harness.process.project import HOME, find
+from harness.process.project import HOME, VARIABLE, find
 
 NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 FIRST = "mine"  # the submission of a new project
@@ -48,7 +48,8 @@ def run(args: argparse.Namespace) -> int:
     source, root = HOME / TEMPLATES[args.template], None if args.project else find()
     if not (source / "manifest.yaml").is_file():
         raise UnavailableError(f"{source}: no {args.template} template here", "install it again")
-    if root is None:
+    away = VARIABLE not in os.environ and not Path.cwd().is_relative_to(HOME)
+    if root is None or (root == HOME and away):  # our checkout is nobody's project out there
         folder = Path(args.name)
         _must_be_free(folder, "take another name")
         _write_project(folder)

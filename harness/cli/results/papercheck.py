@@ -65,7 +65,10 @@ def run(args: argparse.Namespace) -> int:
             f"{args.results}",
             command(left),
         )
-    absolute = [_in_tflops(figure, result) for figure, result in found.items()]
+    absolute = []
+    for figure, result in found.items():
+        doubt, tflops = DOUBT if result.held in UNHELD else "", _exactly(result.tflops or 0.0)
+        absolute.append(Compared(figure, "", figure.tflops, tflops, doubt))
     ratios = _ratios(table, found)
     judged = [c for c in absolute if found[c.figure].gpu == table.gpu] or ratios
     differing = [c for c in judged if abs(c.difference_pct) > table.tolerance_pct]
@@ -113,11 +116,6 @@ def command(left: Iterable[Figure]) -> str:
 
 
 # --------------------------------------------------------------------------- compare
-
-
-def _in_tflops(figure: Figure, result: Result) -> Compared:
-    doubt = DOUBT if result.held in UNHELD else ""
-    return Compared(figure, "", figure.tflops, _exactly(result.tflops or 0.0), doubt)
 
 
 def _exactly(value: float) -> Interval:

@@ -129,7 +129,7 @@ def request_of(old: Result, found: Mismatch, source: str | None) -> Request:
         request = resolve(mine, theirs, suite, machine, suite.against, base())
     except SubmissionError as cause:
         hint = cause.hint if source else f"{cause.hint}; or -s PATH, where its source lies"
-        raise SubmissionError(cause.message, hint) from None
+        raise type(cause)(cause.message, hint) from None
     return replace(request, sandbox=enter.usual_level())
 
 

@@ -26,7 +26,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from harness.engine.processes.worker_process import WorkerProcess
 from harness.measure.telemetry import Monitor
-from harness.process.child import LOG_BYTES, Child
+from harness.process.child import Child
 from harness.process.sandbox import enter, usage
 from harness.process.sandbox.usage import DISK_FILES
 from harness.schema import Kind, Limits, Status
@@ -123,8 +123,8 @@ class ResourceWatch(threading.Thread):
             return Status.OVER_QUOTA, (
                 "a process of it undid that the kernel ends it first when memory runs out"
             )
-        if child.log.printed >= LOG_BYTES:
-            return Status.OVER_QUOTA, f"printed {LOG_BYTES >> 20} MiB, allowed less"
+        if child.log.full:
+            return Status.OVER_QUOTA, child.log.full
         return None
 
     def hoard(self, worker: WorkerProcess, child: Child) -> tuple[Status, str] | None:

@@ -66,7 +66,7 @@ class WorkerProcess:
         self.build_starved = False  # it had no end, and others had its processor time
         self.build_steps: dict[str, float] = {}  # what its builder did, in seconds, if it told
         self._child: Child | None = None
-        self._builder: Child | None = None
+        self.builder: Child | None = None  # watched as one of its own
         self.ended_for: tuple[Status, str] | None = None  # by us, and why
         self._has_profiler = ""  # label of the worker whose profiler is set up
 
@@ -93,7 +93,7 @@ class WorkerProcess:
 
     def children(self) -> list[Child]:
         """Its process and its builder, as far as there are any."""
-        return [child for child in (self._child, self._builder) if child]
+        return [child for child in (self._child, self.builder) if child]
 
     def pids(self) -> list[int]:
         """Its process, and all that this one started."""
@@ -144,7 +144,7 @@ class WorkerProcess:
         else:
             forkserver = None if extra else self.forkserver  # one alone needs no common parent
             builder = Child("harness.worker", arguments, jail, forkserver)
-        self._builder, self.build_starved = builder, False
+        self.builder, self.build_starved = builder, False
         try:
             reply = hear_builder(builder.line, limits)
         except wire.PeerSilent as cause:
@@ -157,7 +157,7 @@ class WorkerProcess:
         except WireError as cause:
             return Status.INVALID_SUBMISSION, f"build: broke the protocol: {cause}", 0.0
         finally:
-            self._builder = None
+            self.builder = None
             builder.end()
             self.build_log = builder.log_tail()
         if reply.op == "built":
@@ -166,10 +166,6 @@ class WorkerProcess:
         # NVRTC alone runs nothing of the submission: that it is missing here may be believed
         believed = CONFESSIONS | ({Status.UNAVAILABLE} if self.compiles_alone else set())
         return reply.status if reply.status in believed else Status.CRASHED, reply.message, 0.0
-
-    def builds_in(self, child: Child) -> None:
-        """`child` builds for it, and is watched as one of its own."""
-        self._builder = child
 
     @staticmethod
     def _for(machine: Machine) -> tuple[str, str]:
@@ -261,6 +257,8 @@ class WorkerProcess:
             status, message = self.ended_for
         elif ran_out:
             status, message = Status.OUT_OF_MEMORY, "the kernel ended it: host memory"
+        elif status is Status.CRASHED and self.child.log.full:  # its next print raised an error
+            status, message = Status.OVER_QUOTA, self.child.log.full
         elif status is Status.CRASHED and ending != RUNNING and ":" not in message:
             message = f"{message}: {ending}"
         return reply.model_copy(update={"status": status, "message": message})
