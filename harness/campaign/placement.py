@@ -17,6 +17,7 @@ from harness.errors import HarnessError, UsageError
 from harness.schema import Machine, Result
 
 REMOTE = ("ray", "slurm")
+RACERS = 12  # of one unit, where nobody says: their processes must fit onto one GPU
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class Placement:
     executor: str = "local"  # local, ray or slurm
     gpus: int | None = None  # at once; None: all there are
     first_gpu: int = 0  # NVML's index, where one is enough
-    per_unit: int | None = None  # entrants that share a run; None: one
+    per_unit: int | None = None  # entrants that share a run
     resume: bool = False  # leave out what is recorded
     builders: int = 0  # builds ahead on CPUs, at once
     sku: str = ""  # only such GPUs: a folder of results/
@@ -55,6 +56,10 @@ class Placement:
                 "--sku NAME, a folder of results/, for example nvidia-h200",
             )
         return request.machine.slug if request.machine.has_gpu else "cpu"
+
+    def entrants_a_unit(self, request: Request) -> int:
+        """One, unless a race or a flag wants more of them side by side."""
+        return self.per_unit or (1 if request.rule.race is None else RACERS)
 
     def make_executor(self, request: Request) -> Engine:
         """Who places the units; torch, Ray and submitit are imported where they are needed only."""
@@ -92,12 +97,12 @@ def run_campaign(
             f"--gpus {placement.gpus}: suite '{request.suite.name}' runs without a GPU,"
             f" {placement.gpus} units at once"
         )
-    sku = placement.sku_of(request)
+    sku, per_unit = placement.sku_of(request), placement.entrants_a_unit(request)
     folder = placement.folder_of(request) if placement.resume else ""
     known = recorded_in(results, request, folder) if folder else set()
     units = plan_units(
         request.with_trusted(),
-        per_unit=placement.per_unit or 1,
+        per_unit=per_unit,
         recorded=known.__contains__,
         sku=sku,
         gpu_memory_gib=placement.gpu_memory_gib,

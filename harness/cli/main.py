@@ -243,7 +243,12 @@ def add_many(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
     add("--engine", choices=("local", "ray", "slurm"), help="who places the units (default: local)")
     add("--gpus", type=gpu_count, metavar="N", help="how many GPUs at once, or all")
-    add("--per-unit", type=whole(1), metavar="N", help="entrants that share a run (default: 1)")
+    add(
+        "--per-unit",
+        type=whole(1),
+        metavar="N",
+        help="entrants that share a run (default: 1; 12 with --race)",
+    )
     add("--resume", action="store_true", help="skip what is recorded: source, suite, protocol, GPU")
     add(
         "--builders",

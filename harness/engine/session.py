@@ -171,8 +171,8 @@ def preflight(run: Run, request: Request) -> None:
             if worker.unmade:
                 run.record(name, case).fail(Status.HARNESS_ERROR, worker.unmade)
             elif lack:
-                how = f"; install: {manifest.install}" if manifest.install else ""
-                run.record(name, case).fail(Status.UNAVAILABLE, lack + how)
+                how = manifest.install or "see docs/baselines.md"
+                run.record(name, case).fail(Status.UNAVAILABLE, f"{lack}; install: {how}")
             elif old:
                 run.record(name, case).fail(Status.UNSUPPORTED, old)
             elif manifest.language == "cuda" and (why := without_gpu(manifest, request.machine)):

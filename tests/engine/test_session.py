@@ -158,21 +158,10 @@ def test_all_workers_are_killed_before_one_is_waited_for() -> None:
     assert did == ["kill 1", "kill 2", "end 1", "end 2"]
 
 
-@pytest.mark.parametrize(
-    ("fields", "said"),
-    [
-        ({"needs": {"compute_capability": "8.0"}}, "needs a GPU of capability 8.0"),
-        ({"needs": {"packages": ["no-such"]}}, "Python package 'no-such' is not installed"),
-        (
-            {"needs": {"packages": ["no-such"]}, "install": "make it"},
-            "Python package 'no-such' is not installed; install: make it",
-        ),
-    ],
-)
-def test_what_a_machine_lacks_is_told(fields: dict[str, Any], said: str) -> None:
-    """Not the traceback of its import, nor a page that knows nothing of it: a `.cu` on a laptop."""
+def test_a_cuda_kernel_without_a_gpu_is_told_what_it_needs() -> None:
+    """Not the traceback of its import: `init --template cuda` on a laptop."""
     case = SimpleNamespace(name="one")
-    manifest = Manifest(name="mine", language="cuda", **fields)
+    manifest = Manifest(name="mine", language="cuda", needs={"compute_capability": "8.0"})
     known = Evidence(SimpleNamespace(manifest=manifest), case)
     run = SimpleNamespace(
         workers={"mine": SimpleNamespace(entrant=known.entrant, unmade="")},
@@ -180,7 +169,7 @@ def test_what_a_machine_lacks_is_told(fields: dict[str, Any], said: str) -> None
         record=lambda name, case: known,
     )
     session.preflight(run, SimpleNamespace(machine=Machine()))
-    assert (known.status, known.reason) == (Status.UNAVAILABLE, said)
+    assert (known.status, known.reason) == (Status.UNAVAILABLE, "needs a GPU of capability 8.0")
 
 
 def test_the_commit_of_the_harness_is_asked_of_git_once(
