@@ -24,7 +24,7 @@ from harness.cli.commands.export.evidence import Part, lines_of
 from harness.cli.results import verify
 from harness.errors import UnavailableError, UsageError
 from harness.process.project import HOME
-from harness.schema import Entrant, Kind, Status
+from harness.schema import Entrant, Kind, Slack, Status
 from tests.board.factory import run_of
 
 pytest.importorskip("torch")
@@ -421,3 +421,17 @@ def test_its_records_are_those_of_the_rows_shown(tmp_path: Path) -> None:
     found = leaderboard(shown).boards[0]
     lines = lines_of([(found, found.rows[0])], heads)
     assert [record.parse(line) for line in lines] == rows
+
+
+def test_the_row_that_its_clock_was_held_against_comes_along(tmp_path: Path) -> None:
+    """Without the pace's row `verify` finds another pace, and distrusts an honest package."""
+    told = Slack(burst_pct=1.0, mean_pct=0.3, pace="sdpa_flash")
+    rows = [
+        line.model_copy(update={"slack": told}) for line in run_of({"a": 0.9, "sdpa_flash": 2.0})
+    ]
+    for line in rows:
+        record.append(tmp_path, line)
+    heads, _ = record.heads(tmp_path)
+    found = leaderboard(rows).boards[0]
+    lines = lines_of([(found, next(row for row in found.rows if row.entry == "a"))], heads)
+    assert {record.parse(line).entry for line in lines} == {"a", "sdpa_flash", "sdpa_cudnn"}

@@ -67,6 +67,8 @@ def test_every_command_is_one(page: Path, monkeypatch: pytest.MonkeyPatch) -> No
             text = (ROOT / script).read_text(encoding="utf-8")
             for flag in (word.partition("=")[0] for word in words if word.startswith("--")):
                 assert f'"{flag}"' in text, f"{script} has no {flag}"
+            for flag in re.findall(r'"(--[\w-]+)"[^\n]*required=True', text):
+                assert flag in words, f"{script} wants {flag}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=named)

@@ -27,7 +27,7 @@ class Part:
 
     entrant: Entrant
     rows: tuple[Judged, ...]
-    lines: tuple[bytes, ...]  # of the records: its own, and the baselines' of the same runs
+    lines: tuple[bytes, ...]  # of the records: its own, and of whom it was held against there
     strided: bool = False  # said by who exports it: the judge hands over contiguous tensors
 
     @property
@@ -149,13 +149,13 @@ def _are_of(entrant: Entrant, results: Iterable[Result]) -> bool:
 
 
 def lines_of(rows: Iterable[Judged], heads: Iterable[record.Head]) -> list[bytes]:
-    """The lines of the records behind `rows`, byte for byte, a result's before its baseline's."""
+    """The lines of the records behind `rows`, byte for byte: own, baseline's, pace's."""
     at = {(place(head), head.entry): head for head in heads}
     lines: dict[bytes, None] = {}
     for _, row in rows:
         for r in row.results:
             against = r.speedup.against if r.speedup else r.entry
-            for entry in (r.entry, against):
+            for entry in (r.entry, against, r.slack.pace if r.slack else against):
                 head = at.get((place(r), entry))
                 if head is not None:
                     lines[_line(head)] = None
