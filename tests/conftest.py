@@ -8,6 +8,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from harness.measure.machine import inspect_machine
 
@@ -19,6 +20,11 @@ os.environ.pop("ATTNBOARD_ROOT", None)  # tests are about this checkout, or say 
 # A shell starts what it puts in the background deaf to Ctrl-C, and so would be every process of a test that sends one.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# How long an example takes says how busy the machine is.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

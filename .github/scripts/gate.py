@@ -4,15 +4,16 @@ r"""The words under a pull request, and whether it made its own entry slower.
         --fail-on-regression 1% --comment comment.md
 
 `before` is the results folder of the main branch, `after` the same with the new records added. Slower is who is slower
-than in its last record, or in any run beside the same libraries: four losses of 0.9 % are one of 3.6 %. Only runs of
-the same card can fail it: one source was up to 5 % slower on another H200. Those are told.
+than in its last record, or in any run beside the same libraries: four losses of 0.9 % are one of 3.6 %. A standard is
+only what a board ranks and what is no less exact. Only runs of the same card can fail it: one source was up to 5 %
+slower on another H200. Those are told.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -52,12 +53,12 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--fail-on-regression", type=percent, default=0.01, metavar="PCT")
     parser.add_argument("--comment", type=Path, required=True)
     args = parser.parse_args(argv)
-    now = find(args.after, args.submission)
+    old = {head.run for head in record.heads(args.before)[0] if head.entry == args.submission}
+    now = find(args.after, args.submission, but=old) or find(args.after, args.submission)
     if now is None:
         print(f"{args.submission}: no record of a GPU under {args.after}")
         return 1
     then = find(args.before, args.submission, now[0])
-    old = {r.run for r in then[1].results} if then else set()
     if stale := [r.config for r in now[1].results if r.run in old]:  # no verdict came in its place
         said = f"Nothing new was recorded on {safe(', '.join(stale))}; its old record stands."
         args.comment.write_text(f"{MARK}\n{said}\n")
@@ -71,14 +72,17 @@ def main(argv: list[str] | None = None) -> int:
     return int(bool(here) or now[1].speedup is None)
 
 
-def find(results: Path, entry: str, like: Board | None = None) -> tuple[Board, Row] | None:
-    """The newest board of a GPU that `entry` stands on, or the one that equals `like`."""
+def find(
+    results: Path, entry: str, like: Board | None = None, but: Collection[str] = ()
+) -> tuple[Board, Row] | None:
+    """The newest board of a GPU that `entry` stands on by a run that is not in `but`, or the one that equals `like`."""
     boards, _ = build(results)
     found = [
         (board, row)
         for board in boards.boards
         for row in board.rows
         if row.entry == entry and not board.is_cpu and (like is None or key(board) == key(like))
+        if any(result.run not in but for result in row.results)
     ]
     return max(found, key=_when, default=None)
 
@@ -103,17 +107,20 @@ def earlier(results: Path, then: tuple[Board, Row] | None, now: tuple[Board, Row
     heads, _ = record.heads(results)
     mine = [h for h in heads if h.entry == row.entry and h.config in board.configs]
     told, _ = record.read(h for h in mine if (h.gpu, h.suite_sha256, h.protocol) == key(board))
-    runs: dict[str, list[Result]] = {"": list(then[1].results) if then else []}
+    runs = {"": [result for result in then[1].results if stands(result, row)] if then else []}
     for result in told:
-        stands = not (doubtful(result) or unfit(result)) and alike(result) == alike(row.pick)
-        if stands and libraries(result) == libraries(row.pick):
+        if stands(result, row) and libraries(result) == libraries(row.pick):
             runs.setdefault(result.run, []).append(result)
     return list(runs.values())
 
 
-def alike(result: Result) -> tuple[bool, str]:
-    """What rows must share to be ranked beside each other."""
-    return bool(same_bits_as(result.likeness)), result.numerics_class
+def stands(then: Result, row: Row) -> bool:
+    """Whether what `row` is now may be held against `then`: ranked, and no less exact nor borrowed."""
+    now = row.on(then.config)
+    if now is None or doubtful(then) or unfit(then):
+        return False
+    less_exact = then.numerics_class != "exact" and now.numerics_class == "exact"
+    return not less_exact and (not same_bits_as(then.likeness) or bool(same_bits_as(now.likeness)))
 
 
 def libraries(result: Result) -> tuple[str, ...]:

@@ -4,7 +4,7 @@
 
 Allowed: regular files under one folder submissions/<name>/, small, of known kinds. A folder that
 the base branch has is changed by those alone whom its manifest there names in `owners: [LOGIN,
-...]`; a new folder is anybody's. Refused: every other path, links, submodules, a change of the file
+...]`; a new folder is anybody's who is named in its own. Refused: every other path, links, submodules, a change of the file
 mode, binaries, names that a shell or a file system could take for something else. git is asked for
 objects; nothing is checked out or run.
 """
@@ -22,7 +22,7 @@ NAME = re.compile(r"[a-z][a-z0-9_]{1,39}")
 RESERVED = {"all", "null"}
 PATH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,79}(/[A-Za-z0-9_][A-Za-z0-9_.-]{0,79}){0,5}")
 SHA = re.compile(r"[0-9a-f]{40}")
-OWNERS = re.compile(r"^owners: \[([A-Za-z0-9, -]*)\] *(?:#.*)?$", re.MULTILINE)
+OWNERS = re.compile(r"^owners: \[([A-Za-z0-9, -]*)\]\s*?(?:#.*)?$", re.MULTILINE)
 KINDS = {".py", ".cu", ".cuh", ".h", ".hpp", ".cpp", ".yaml", ".md", ".txt", ".json", ".svg"}
 MODES = {"100644", "100755"}
 MOST_FILES = 200
@@ -56,7 +56,9 @@ def main(argv: list[str] | None = None) -> int:
     start = left_at(args.repo, args.base, args.head)
     found = changes(args.repo, start, args.head)
     reasons = faults(args.repo, found)
-    reasons += [] if reasons else trespass(args.repo, args.base, _name_of(found), args.author)
+    reasons += (
+        [] if reasons else trespass(args.repo, (args.base, args.head), _name_of(found), args.author)
+    )
     reasons += [] if reasons else stale(args.repo, start, args.base, _name_of(found))
     for reason in reasons:
         print(f"refused: {reason}".replace("##[", "# #["))  # which is an order to a runner
@@ -126,18 +128,26 @@ def faults(repo: Path, found: list[Change]) -> list[str]:
     return reasons
 
 
-def trespass(repo: Path, base: str, name: str, author: str) -> list[str]:
-    """Why `author` may not change submissions/`name`, which may be there already at `base`."""
-    folder = f"submissions/{name}"
+def trespass(repo: Path, base_head: tuple[str, str], name: str, author: str) -> list[str]:
+    """Why `author` may not change submissions/`name`, which may be there already at the base.
+
+    What stands there afterwards has owners: the project's own rules and tests hold what has none.
+    """
+    (base, head), folder = base_head, f"submissions/{name}"
     if _there(repo, base, f"baselines/{name}") or name in RESERVED:
         return [f"{folder}: '{name}' is the name of a baseline or a word of the command line"]
+    after = _owners(repo, head, folder)
+    ownerless = bool(git(repo, "ls-tree", head, "--", folder)) and not after
+    lacks = f"{folder}/manifest.yaml: write a line of its own there: owners: [{author}]"
     if not _there(repo, base, folder):
-        if not _recorded(repo, base, name):
-            return []
-        return [f"'{name}' has records under results/ and no folder: a maintainer gives it back"]
+        if _recorded(repo, base, name):
+            return [
+                f"'{name}' has records under results/ and no folder: a maintainer gives it back"
+            ]
+        return [] if author.lower() in map(str.lower, after) else [lacks]
     owners = _owners(repo, base, folder)
-    if author.lower() in {owner.lower() for owner in owners}:
-        return []
+    if author.lower() in map(str.lower, owners):
+        return [lacks] if ownerless else []
     known = f"belongs to {', '.join(owners)}" if owners else "names no owners in its manifest"
     return [f"{folder} is there already and {known}; {author!r} may add a folder of another name"]
 

@@ -40,6 +40,7 @@ class PendingResults:
         self.fault = ""  # what the unit itself said it died of
         self.cut = False  # it was stopped: what it tells now may be cut short
         self.nonsense = self.notes = 0  # lines that were none, and for people
+        self._copies = 0  # of rows that came before
         self._began = time.time()
         self._save = save
         self._held: dict[str, dict[str, Result]] = {case: {} for case in unit.cases}
@@ -70,20 +71,27 @@ class PendingResults:
     def take(self, result: Result) -> None:
         """One row came; the case is written once it is whole and every row of it is a verdict.
 
-        Raises ValueError where a row of it contradicts itself; then none of them counts.
+        Raises ValueError for a row nobody asked for, for more copies than rows, and where a row of
+        the case contradicts itself; then none of them counts.
         """
-        rows = self._held.get(result.config)
         days = [_day(self._began - DAY_S), _day(time.time() + DAY_S)]
-        today = days[0] <= result.date[:10] <= days[1]
-        if rows is None or result.entry not in self._owed or not today:
-            return  # a second copy, or a row nobody asked for
+        asked = result.entry in self._owed and result.config in self.unit.cases
+        if not asked or not days[0] <= result.date[:10] <= days[1]:
+            of = f"{shown(result.entry)} on {shown(result.config)}, {shown(result.date)}"
+            raise ValueError(f"nobody asked for it: {of}")
+        rows = self._held.get(result.config)
+        if rows is None or result.entry in rows:
+            self._copies += 1
+            if self._copies > len(self._owed) * len(self.unit.cases):
+                raise ValueError("more copies than there are rows")
+            return
         # Who breaks a run leaves it, and the others begin another.
         if result.run not in self._runs and len(self._told) < len(self._owed):
             self._told[result.run] = result.date
             self._runs.add(result.run)
         if self._told.get(result.run) != result.date:
             raise ValueError(f"run {shown(result.run)} is another's, or one more than it can be")
-        rows.setdefault(result.entry, result)
+        rows[result.entry] = result
         if len(rows) == len(self._owed) and not any(r.status in NO_WORD for r in rows.values()):
             again, faults = self._audited(result.config)
             if faults:

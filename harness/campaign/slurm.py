@@ -142,9 +142,7 @@ class Slurm:
 
     def _read(self, job: _Job) -> list[Told]:
         try:
-            # a FIFO holds nobody up, a link would lead to what nodes may not read
-            fd = os.open(job.events, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
-            with open(fd, "rb") as file:
+            with open(job.events, "rb", opener=_open) as file:
                 file.seek(job.offset)
                 data = file.read(READ_BYTES)  # others wait
                 data += b"" if b"\n" in data else file.read(MOST_LINE_BYTES - len(data))
@@ -181,6 +179,11 @@ class Slurm:
                         file.unlink()
         self._asked = time.monotonic()
         return said
+
+
+def _open(path: str, flags: int) -> int:
+    """A FIFO holds nobody up, a link would lead to what nodes may not read."""
+    return os.open(path, flags | os.O_NONBLOCK | os.O_NOFOLLOW)
 
 
 def sbatch_options(options: Sequence[str]) -> dict[str, Any]:

@@ -104,6 +104,41 @@ def test_a_unit_that_never_stops_talking_is_heard_no_longer(
     assert len(view.notes) == MOST_NOTES
 
 
+@pytest.mark.parametrize("what", ["another config", "another entry", "another year", "copies"])
+def test_a_unit_that_sends_what_nobody_asked_for_is_ended(
+    what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NULL_UNIT_SUITE", SUITE.sha256)
+
+    class Sends(Chaos):
+        ended = ""
+
+        def submit(self, unit: Unit) -> None:
+            super().submit(unit)
+            plain, config = json.loads(to_text(unit)), unit.cases[0]
+            entrant = plain["entrants"][0]
+            if what == "another entry":
+                entrant = {**entrant, "name": "nobodys"}
+            told = record.parse(self.line(plain, entrant, config).encode())
+            if what == "another config":
+                case = told.case.model_copy(update={"name": "nobodys"})
+                told = told.model_copy(update={"config": "nobodys", "case": case})
+            if what == "another year":
+                told = told.model_copy(update={"date": "2001-01-01T00:00:00Z"})
+            line = record.to_line(told)
+            rows = len(plain["entrants"]) * len(unit.cases)
+            sent = 30 + (2 * rows if what == "copies" else 0)
+            lines = [Told(unit.label, {"op": "result", "line": line}) for _ in range(sent)]
+            self.streams[-1][-1:-1] = lines
+
+        def cancel(self, label: str) -> None:
+            self.ended = label
+
+    engine = Sends(1, 0.0)
+    conclude(engine, units(["sender"]))
+    assert engine.ended
+
+
 class OneBadNode:
     """Three good nodes, whose units take their time, and one where each dies at once."""
 

@@ -60,6 +60,14 @@ def test_a_pipe_in_the_place_of_events_holds_nobody_up(tmp_path: Path) -> None:
     assert engine._read(job) == []
 
 
+def test_a_folder_in_the_place_of_events_takes_no_descriptor(tmp_path: Path) -> None:
+    """One a look, five a second: at 1,024 the head could write no record."""
+    engine, job = slurm(tmp_path), MagicMock(offset=0, events=tmp_path)
+    before = len([*Path("/proc/self/fd").iterdir()])
+    assert [engine._read(job) for _ in range(20)] == [[]] * 20
+    assert len([*Path("/proc/self/fd").iterdir()]) == before
+
+
 def test_a_result_that_a_node_wrote_is_never_loaded(tmp_path: Path) -> None:
     from submitit.local.local import LocalJob
 

@@ -14,6 +14,7 @@ from harness.catalog.launch_spec import check_expression, parse_launch
 from harness.worker.cuda.instances import evaluate
 from harness.worker.cuda.nvrtc import CudaSourceError
 from harness.worker.cuda.promises import builds_of
+from tests.house import count
 
 SIZES = {"B": 2, "H": 3, "S": 100, "D": 64, "SM": 132}
 KERNEL = {
@@ -88,13 +89,13 @@ def test_a_tensor_map_is_an_argument():
 
 
 def every_launch_section():
-    for path in sorted(REPOSITORY.glob("submissions/cuda_*/manifest.yaml")):
-        launch = yaml.safe_load(path.read_text()).get("launch")
+    for folder in count.ours():
+        launch = yaml.safe_load((folder / "manifest.yaml").read_text()).get("launch")
         if launch is not None:
-            yield pytest.param(launch, id=path.parent.name)
-    for path in sorted(REPOSITORY.glob("submissions/cuda_*/steps/launch.yaml")):
-        for name, launch in yaml.safe_load(path.read_text()).items():
-            yield pytest.param(launch, id=f"{path.parts[-3]}/{name}")
+            yield pytest.param(launch, id=folder.name)
+        if (steps := folder / "steps" / "launch.yaml").is_file():
+            for name, launch in yaml.safe_load(steps.read_text()).items():
+                yield pytest.param(launch, id=f"{folder.name}/{name}")
 
 
 @pytest.mark.parametrize("launch", list(every_launch_section()))

@@ -56,11 +56,33 @@ def deleted(work: Path) -> None:
     (work / "submissions" / "mine" / "submission.py").unlink()
 
 
+def new_one(owners: str) -> Callable[[Path], None]:
+    return edit("submissions/new_one/manifest.yaml", f"name: new_one\n{owners}\n")
+
+
+def gone(work: Path) -> None:
+    shutil.rmtree(work / "submissions" / "mine")
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
         (edit("submissions/mine/NOTES.md"), ""),
-        (edit("submissions/new_one/steps/01_first.py"), ""),
+        (new_one(f"owners: [{OWNER}]"), ""),
+        (new_one(f"owners: [someone, {OWNER.upper()}]  # two"), ""),
+        (new_one(f"owners: [{OWNER}] \r"), ""),
+        (new_one(f"owners:\n- {OWNER}"), f"there: owners: [{OWNER}]"),
+        (new_one(f"owners: ['{OWNER}']"), f"there: owners: [{OWNER}]"),
+        (new_one("owners: [someone]"), f"there: owners: [{OWNER}]"),
+        (new_one("owners: []"), "submissions/new_one/manifest.yaml: write a line of its own there"),
+        (new_one(""), "submissions/new_one/manifest.yaml: write a line of its own there"),
+        (edit("submissions/new_one/steps/01_first.py"), "new_one/manifest.yaml: write a line"),
+        (
+            edit("submissions/mine/manifest.yaml", "name: mine\n"),
+            "mine/manifest.yaml: write a line",
+        ),
+        (edit("submissions/mine/manifest.yaml", "owners: [heir]\n"), ""),
+        (gone, ""),
         (deleted, ""),
         (edit("README.md"), "outside submissions/"),
         (edit("submissions/loose.py"), "outside submissions/"),
@@ -86,10 +108,6 @@ def test_path_guard(
 ) -> None:
     assert guard(hub, change) == int(bool(reason))
     assert reason in capsys.readouterr().out
-
-
-def gone(work: Path) -> None:
-    shutil.rmtree(work / "submissions" / "mine")
 
 
 def handed_over(work: Path) -> None:
@@ -123,7 +141,7 @@ def test_an_entry_without_owners_is_nobodys_to_change(
     git(hub.trusted, "push", "--quiet", "origin", "HEAD:main")
     assert guard(hub, handed_over, "stranger") == 1
     assert "names no owners in its manifest" in capsys.readouterr().out
-    assert guard(hub, edit("submissions/of_a_stranger/submission.py"), "stranger") == 0
+    assert guard(hub, new_one("owners: [stranger]"), "stranger") == 0
 
 
 def test_a_folder_that_changed_meanwhile_asks_for_a_rebase(
@@ -160,7 +178,8 @@ def test_a_name_that_has_records_and_no_folder_is_nobodys(
     git(hub.trusted, "push", "--quiet", "origin", "HEAD:main")
     assert guard(hub, edit("submissions/removed/submission.py"), "stranger") == 1
     assert "'removed' has records under results/ and no folder" in capsys.readouterr().out
-    assert guard(hub, edit("submissions/remove/submission.py"), "stranger") == 0
+    manifest = edit("submissions/remove/manifest.yaml", "owners: [stranger]\n")
+    assert guard(hub, manifest, "stranger") == 0
 
 
 def test_what_somebody_else_brought_meanwhile_is_theirs(hub: Hub) -> None:

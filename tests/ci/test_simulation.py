@@ -368,6 +368,84 @@ def test_a_slower_card_is_told_and_fails_nothing(hub: Hub) -> None:
     assert "geomean slower by 3" in told
 
 
+def approximate(result: Result, config: str = "") -> Result:
+    """An error above that of float16, on one config or on all."""
+    assert result.error
+    error = result.error.model_copy(update={"rel_l2": 0.01})
+    wanted = result.entry == "mine" and config in {"", result.config}
+    return result.model_copy(update={"error": error}) if wanted else result
+
+
+@pytest.mark.parametrize(
+    "spoiled",
+    [
+        lambda rows: everywhere(rows, integrity="unlocked/2"),
+        lambda rows: everywhere(rows, null_gaps_ms=(0.1,) * 20),
+        lambda rows: list(map(approximate, rows)),
+    ],
+    ids=["unlocked", "too_loose", "approximate"],
+)
+def test_a_last_record_that_no_board_ranks_beside_it_is_no_standard(
+    spoiled: Callable[[list[Result]], list[Result]], hub: Hub
+) -> None:
+    """A fifth faster, and no word of it can be held against an honest run."""
+    facts = {"run": "r0", "date": "2026-11-20T00:00:00Z", "seed": 7, "secret": SPENT}
+    for result in consistent(spoiled(measured(hub, 0.7, **facts))):
+        record.append(hub.trusted / "results", result)
+    before = hub.folder / "before"
+    shutil.copytree(hub.trusted / "results", before)
+    results = consistent(measured(hub, 0.9, run="r1", date="2026-11-21T00:00:00Z"))
+    assert take(hub, pack(hub.folder / "artifact", results)) == 0
+    assert gate(hub, before)[0] == 0
+
+
+def losses(hub: Hub, spoiled: Callable[[int, Result], Result]) -> list[int]:
+    """What the gate says of four losses of 0.9 % on the second config."""
+    codes = []
+    for step in range(5):
+        before = hub.folder / f"before{step}"
+        shutil.copytree(hub.trusted / "results", before)
+        facts = {"run": f"r{step}", "date": f"2026-11-2{step}T00:00:00Z", "seed": 7}
+        rows = [spoiled(step, row) for row in measured(hub, 0.9, **facts)]
+        rows = [
+            slowed(row, 1.009**step)
+            if (row.entry, row.config) == ("mine", "hdim128_seq8k")
+            else row
+            for row in rows
+        ]
+        for result in consistent(rows):
+            record.append(hub.trusted / "results", result)
+        codes.append(gate(hub, before)[0])
+    return codes
+
+
+def test_losses_on_a_config_of_another_class_than_the_first_add_up_too(hub: Hub) -> None:
+    assert losses(hub, lambda _, row: approximate(row, "hdim128_seq8k")) == [0, 0, 1, 1, 1]
+
+
+def test_who_is_less_exact_is_held_against_what_was_exact(hub: Hub) -> None:
+    """The class of one config, there and back, made each run a stranger to the one before."""
+
+    def turns(step: int, row: Result) -> Result:
+        return approximate(row, "hdim64_seq4k") if step % 2 else row
+
+    assert losses(hub, turns) == [0, 0, 1, 1, 1]
+
+
+def test_the_gate_looks_at_the_board_that_holds_what_came(hub: Hub) -> None:
+    """A row of another GPU, dated later, is on a board where nothing is new."""
+    before = history_of(hub, 0.9)
+    for each in on_another_chip(
+        measured(hub, 0.9, run="r0h", date="2026-11-21T09:00:00Z", secret=SPENT),
+        gpu="NVIDIA H100 80GB HBM3",
+    ):
+        for results in (before, hub.trusted / "results"):
+            record.append(results, each)
+    results = consistent(measured(hub, 0.9, run="r1", date="2026-11-21T00:00:00Z", seed=3))
+    assert take(hub, pack(hub.folder / "artifact", results)) == 0
+    assert gate(hub, before)[0] == 0
+
+
 def test_of_two_suites_of_one_day_the_gate_asks_for_the_later_one(hub: Hub) -> None:
     """By the second: the board of the first suite by name holds nothing new."""
     before = history_of(hub, 0.9)
@@ -417,9 +495,17 @@ def hurried(result: Result) -> Result:
 
 def a_fifth(result: Result) -> Result:
     """Of its time, on both clocks."""
+    return slowed(result, 1 / 5)
+
+
+def slowed(result: Result, factor: float) -> Result:
+    """So many times its time, on both clocks."""
     samples = tuple(
         s.model_copy(
-            update={"calls_ms": tuple(t / 5 for t in s.calls_ms), "t2_ms": s.t1_ms / 5 + s.gap_ms}
+            update={
+                "calls_ms": tuple(t * factor for t in s.calls_ms),
+                "t2_ms": s.t1_ms * factor + s.gap_ms,
+            }
         )
         for s in result.samples
     )

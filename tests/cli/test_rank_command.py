@@ -210,6 +210,33 @@ def test_git_ignores_a_cpus_board() -> None:
     assert told.stdout.splitlines() == list(map(str, shown))
 
 
+@pytest.mark.parametrize(("owners", "code"), [("", 1), ("owners: [octo]\n", 0)])
+def test_old_figures_in_the_notes_of_somebody_else_do_not_fail_the_check(
+    owners: str,
+    code: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(publish, "base", lambda: tmp_path)
+    for one in run_of({"mine": 0.9}):
+        record.append(tmp_path / "results", one)
+    notes = tmp_path / "submissions" / "mine" / "NOTES.md"
+    notes.parent.mkdir(parents=True)
+    notes.with_name("manifest.yaml").write_text(f"name: mine\n{owners}")
+    args = main.parse_args(["rank", "--results", str(tmp_path / "results")])
+    question = "<!-- board fa3: mine -->"
+    notes.write_text(f"{question}old<!-- end -->\n")
+    command.run(args)  # writes what is asked for, whoever asks
+    assert "old" not in notes.read_text()
+    notes.write_text(f"{question}\x1b[2J ##[error]old<!-- end -->\n")
+    args.check = True
+    assert command.run(args) == code
+    out = capsys.readouterr().out
+    assert "\x1b" not in out
+    assert "##[" not in out
+
+
 def test_documents_that_quote_the_board_are_written_and_checked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

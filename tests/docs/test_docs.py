@@ -14,13 +14,10 @@ import yaml
 from harness.catalog import entrants
 from harness.cli.main import parse_args
 from harness.schema import Status
+from tests.house import count
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = sorted(
-    path
-    for pattern in ("*.md", ".github/*.md", "docs/*.md", "*/*/NOTES.md")
-    for path in ROOT.glob(pattern)
-)
+PAGES = sorted(ROOT / name for name in count.files() if re.fullmatch(r"((\.github|docs)/)?[^/]+\.md|.+/NOTES\.md", name))  # fmt: skip
 COMMAND = re.compile(r"python3? ((?:run|benchmarks/\w+|\.github/scripts/\w+)\.py)([^`#\n|]*)")
 INSTALLED = re.compile(r"(?m)(?:`|^    )attnboard ([^`#\n|]*)")
 #: Words that stand for what a reader puts there.
@@ -96,7 +93,8 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 def manifests() -> dict[str, dict[str, Any]]:
     """Entry → its manifest, of the checkout's own entries."""
-    found = (*ROOT.glob("baselines/*/manifest.yaml"), *ROOT.glob("submissions/*/manifest.yaml"))
+    ours = (folder / "manifest.yaml" for folder in count.ours())
+    found = (*ROOT.glob("baselines/*/manifest.yaml"), *ours)
     return {path.parent.name: yaml.safe_load(path.read_text(encoding="utf-8")) for path in found}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 
@@ -32,11 +33,21 @@ def test_what_has_owners_of_its_own_does_not_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     subprocess.run(["git", "init", "--quiet", tmp_path], check=True)
-    for name, manifest in (("ours", "name: ours\n"), ("theirs", "owners: [octo]\n")):
+    for name, manifest in (("ours", "name: ours\n"), ("theirs", "name: x\nowners: [octo]\n")):
         (tmp_path / "submissions" / name).mkdir(parents=True)
         (tmp_path / "submissions" / name / "manifest.yaml").write_text(manifest)
     monkeypatch.setattr(count, "ROOT", tmp_path)
     assert count.files.__wrapped__() == ("submissions/ours/manifest.yaml",)
+    assert count.ours(tmp_path) == [tmp_path / "submissions" / "ours"]
+
+
+def test_tests_ask_count_whose_a_submission_is() -> None:
+    """A stranger's manifest without `language`, read where tests are collected, ended CI for all."""
+    asked = re.compile(r"""["']submissions/[^"']*\*|SUBMISSIONS\.(?:i?r?glob|iterdir)""")
+    own = {"tests/house/count.py"}
+    for path in (count.ROOT / "tests").rglob("*.py"):
+        name = path.relative_to(count.ROOT).as_posix()
+        assert name in own or not asked.search(path.read_text(encoding="utf-8")), name
 
 
 def test_beyond_a_limit_it_says_where_and_what_to_do() -> None:
