@@ -8,15 +8,16 @@ nobody tries again.
 
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from harness.campaign.unit import Unit, misfit
+from harness.engine.run_state import NOBODY_LEFT
 from harness.measure.audit import Asked, audited
 from harness.measure.gpu_specs import misnamed
 from harness.measure.verdict import Evidence, asked_facts, conclude_case
 from harness.process.text import shown
-from harness.schema import Entrant, Machine, Result, Status
+from harness.schema import Entrant, Kind, Machine, Result, Status
 
 #: Our own faults; a later attempt may do better.
 NO_WORD = frozenset({Status.INTERRUPTED, Status.HARNESS_ERROR})
@@ -92,13 +93,24 @@ class PendingResults:
         if self._told.get(result.run) != result.date:
             raise ValueError(f"run {shown(result.run)} is another's, or one more than it can be")
         rows[result.entry] = result
-        if len(rows) == len(self._owed) and not any(r.status in NO_WORD for r in rows.values()):
+        if len(rows) == len(self._owed) and self._said(rows):
             again, faults = self._audited(result.config)
             if faults:
                 rows.clear()
                 raise ValueError(": ".join(faults[0]))
             rows.update(again)
             self._write(result.config)
+
+    def _said(self, rows: Mapping[str, Result]) -> bool:
+        """Whether each row is a verdict; of a house's own is none where no submission was left."""
+        open_ = [row for row in rows.values() if row.status in NO_WORD]
+        ours = {e.name for e in self.unit.entrants if e.kind is not Kind.SUBMISSION}
+        failed = all(row.status is not Status.PASSED for row in rows.values())
+        return not open_ or (
+            failed
+            and len(ours) < len(rows)
+            and all(row.entry in ours and row.reason == NOBODY_LEFT for row in open_)
+        )
 
     def settle(self, status: Status, reason: str) -> None:
         """Nobody will try again: write what came, and for the rest say how it ended."""
@@ -142,11 +154,11 @@ class PendingResults:
 
     def _unmeasured(self, entrant: Entrant, case: str, status: Status, reason: str) -> Result:
         """A row for a case that no process came to tell about."""
-        asked, now = self.asked(case), time.gmtime()
+        asked, now, gpu = self.asked(case), time.gmtime(), self.unit.suite.device == "gpu"
         known = Evidence(entrant, asked.case, status=status, reason=reason)
         facts = replace(
             asked.facts,
-            machine=self.machine or Machine(gpu=self.unit.sku or "unknown"),
+            machine=self.machine or (Machine(gpu=self.unit.sku or "unknown") if gpu else Machine()),
             run=f"{time.strftime('%Y%m%dT%H%M%SZ', now)}-{secrets.token_hex(3)}",
             date=time.strftime("%Y-%m-%dT%H:%M:%SZ", now),
         )
