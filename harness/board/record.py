@@ -306,6 +306,7 @@ NO_VERDICT = frozenset(
     {Status.UNAVAILABLE, Status.UNSTABLE, Status.CONTENDED}
     | {Status.INTERRUPTED, Status.HARNESS_ERROR}
 )
+VERDICT = 2  # the weight of one
 #: A line's front, or all of it.
 Line = TypeVar("Line", Head, Result)
 
@@ -347,6 +348,12 @@ def of_run(h: Head | Result) -> tuple[object, ...]:
 
 
 def _replaces(line: Head | Result, kept: Head | Result) -> bool:
-    if (line.status in NO_VERDICT) != (kept.status in NO_VERDICT):
-        return kept.status in NO_VERDICT
-    return (line.date, line.run) >= (kept.date, kept.run)
+    return (weight(line), line.date, line.run) >= (weight(kept), kept.date, kept.run)
+
+
+def weight(line: Head | Result) -> int:
+    """VERDICT; 1 for a time that stands beside nothing, its headline failed; 0 for no verdict."""
+    if line.status in NO_VERDICT:
+        return 0
+    timed = line.status is Status.PASSED and line.gpu != "cpu"
+    return VERDICT - (timed and line.speedup is None)

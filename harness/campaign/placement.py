@@ -6,7 +6,7 @@ from pathlib import Path
 
 from harness import PROTOCOL
 from harness.board import record
-from harness.board.record import NO_VERDICT
+from harness.board.record import VERDICT, weight
 from harness.campaign.campaign import Campaign, View
 from harness.campaign.executor import Engine
 from harness.campaign.unit import Asked, plan_units
@@ -121,11 +121,10 @@ def recorded_in(results: Path, request: Request, slug: str) -> set[Asked]:
     if not (results / slug).is_dir():
         return set()
     found, _ = record.heads(results / slug)
-    silent = {status.value for status in NO_VERDICT}
     return {
         (head.entry, head.source_sha256, head.config)
         for head in found
         if head.suite_sha256 == request.suite.sha256
         and head.protocol == PROTOCOL
-        and head.status not in silent
+        and weight(head) == VERDICT
     }

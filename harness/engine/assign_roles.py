@@ -1,9 +1,11 @@
 """Who takes part: a worker with folders of its own for every entrant, null kernel and control."""
 
+import contextlib
+import functools
 import hashlib
 import os
 import secrets
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from pathlib import Path
 
 from harness.catalog.entrants import private_folder, stage
@@ -72,9 +74,12 @@ class Crew:
         # Beside a run at another level, where it has another user, each keeps a folder of its own.
         cache = request.cache / "entrants" / (alone if uid is None else f"{alone}-{uid}")
         staged = request.cache / "sources" / alone
+        us, most_gib = os.geteuid(), request.suite.limits.disk_gib
+        folders = {cache: us if uid is None else uid, private: us}
+        make_room = functools.partial(_make_room, folders, most_gib)
         try:
-            private.mkdir(parents=True, exist_ok=True)
-            own_folder(cache, os.geteuid() if uid is None else uid, request.suite.limits.disk_gib)
+            for folder, user in folders.items():
+                own_folder(folder, user, most_gib)
             stage(entrant, staged)
         except (OSError, HarnessError) as cause:
             unmade = f"its folders could not be made: {getattr(cause, 'message', cause)}"
@@ -91,7 +96,7 @@ class Crew:
             root=request.root,
         )
         self.workers[entrant.name] = WorkerProcess(
-            entrant, self.problem, self.device, jail, self.forkserver, unmade
+            entrant, self.problem, self.device, jail, self.forkserver, unmade, make_room
         )
 
 
@@ -102,6 +107,13 @@ def _user(key: str, taken: Set[int | None]) -> int | None:
         key = hashlib.sha256(key.encode()).hexdigest()
         uid = namespaces.user_of(key)
     return uid
+
+
+def _make_room(folders: Mapping[Path, int], most_gib: float) -> None:
+    """Empty those that hold too much; what fails now the next run tries again."""
+    for folder, uid in folders.items():
+        with contextlib.suppress(OSError):
+            own_folder(folder, uid, most_gib)
 
 
 def own_folder(folder: Path, uid: int, most_gib: float) -> None:

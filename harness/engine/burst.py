@@ -125,14 +125,14 @@ def left_running(rest: Rest) -> BurstReport:
 
 
 def end_woken(state: State, case: Case) -> list[str]:
-    """End every entrant that ran in another's turn although it was stopped; their names."""
+    """End every entrant that ran or ended in another's turn, though it was stopped; their names."""
     found = []
     for name, worker in state.workers.items():
         watched = worker.attached and worker.entrant.kind is Kind.SUBMISSION
         fault = worker.child.ran_paused() if watched else ""
         if fault:
-            reply = BurstReport(status=Status.LEFT_WORK_RUNNING, message=fault)
-            reply = reap(state, worker, reply)
+            status = Status.LEFT_WORK_RUNNING if worker.alive else Status.CRASHED
+            reply = reap(state, worker, BurstReport(status=status, message=fault))
             state.record(name, case).fail(reply.status, reply.message)
             found.append(name)
     return found

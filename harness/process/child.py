@@ -133,8 +133,7 @@ class Child:
 
     def pause(self) -> None:
         """Stop every thread of it: nothing computes while others are on the clock."""
-        if not self._asked(namespaces.STOP):
-            self._signal(signal.SIGSTOP)
+        self._stop()
         if self.group:  # behind the signal: the first process is in it too
             self.group.freeze(True)
         begun, before = time.monotonic(), usage.cpu_ns(self.pids())
@@ -143,6 +142,8 @@ class Child:
             took_s = time.monotonic() - begun
             late = took_s > STOPPING_S
             busy = usage.RUNNING if took_s > WAITING_S else usage.RUNNING | usage.WAITING
+            if took_s > WAITING_S:  # who runs by now was woken: each other's SIGCONT takes it back
+                self._stop()
             if usage.cpu_ns(before) == before or late:  # cheaper to ask than what each thread does
                 states = {pid: set(usage.states(pid)) for pid in self.pids()}
                 if late or not any(each & busy for each in states.values()):
@@ -151,7 +152,8 @@ class Child:
                     self._signal(signal.SIGSTOP)  # what has been forked meanwhile
             before = usage.cpu_ns(self.pids())
         # An end is over when it is waited for, which is no running.
-        self._paused_ns = usage.cpu_ns(pid for pid, each in states.items() if each - usage.ENDED)
+        stopped = (pid for pid, each in states.items() if each - usage.ENDED)
+        self._paused_ns = usage.cpu_ns(stopped) if self.alive else None
         self._newest = self._ask_newest()
 
     def ran_paused(self) -> str:
@@ -160,8 +162,10 @@ class Child:
         A signal to go on can come from where no wall stands: a timer, the death of a
         parent, a child.
         """
-        if self._paused_ns is None or not self.alive:
+        if self._paused_ns is None:
             return ""
+        if not self.alive:  # nobody ends while he is stopped, but by somebody's SIGKILL
+            return "it ended although it was stopped"
         before = self._paused_ns
         forked = bool(self._newest) and self._ask_newest() not in {b"", self._newest}
         if not forked and usage.cpu_ns(before) == before:
@@ -174,6 +178,10 @@ class Child:
         if forked or now.keys() != before.keys():
             return "a process of it began or ended although they were stopped"
         return ""
+
+    def _stop(self) -> None:
+        if not self._asked(namespaces.STOP):
+            self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
         """Let it run again."""

@@ -227,6 +227,20 @@ def test_an_ending_that_is_no_verdict_takes_nothing_away(status: Status) -> None
         assert only(([*three("a", 1.1), later])[::order]).exact[0].rank == 1
 
 
+def test_a_time_whose_headline_failed_takes_no_place_away() -> None:
+    """It stands beside nothing; who had a place by an older run was not ranked any more."""
+    later = result("a", run="r2", date="2026-11-22")
+    for order in (1, -1):
+        board = only([*three("a", 1.1), later][::order])
+        assert (board.exact[0].rank, board.exact[0].date) == (1, "2026-11-21")
+    failed = result("a", status=Status.INCORRECT, run="r2", date="2026-11-22")
+    assert (
+        only([*three("a", 1.1), failed, later])
+        .unranked[0]
+        .why.startswith("hdim64_seq4k: INCORRECT")
+    )
+
+
 def test_who_broke_the_run_does_not_keep_an_older_place() -> None:
     later = result("a", status=Status.BROKE_THE_RUN, run="r2", date="2026-11-22")
     assert only([*three("a", 1.1), later]).unranked[0].why.startswith("hdim64_seq4k: BROKE_THE_RUN")

@@ -21,7 +21,7 @@ from harness.board.record import newest
 from harness.board.render import markdown
 from harness.board.store import Store
 from harness.errors import Exit, StorageError
-from harness.schema import Error, Kind, Result, Slack, Status, Telemetry
+from harness.schema import Error, Kind, Result, Slack, Speedup, Status, Telemetry
 from harness.schema.mismatch import Mismatch
 from tests.board.factory import CPU, mismatch, result, run_of, stretch
 
@@ -290,7 +290,8 @@ def test_many_lines_that_are_no_rows_are_read_once_each(
 ) -> None:
     write_all(tmp_path, run_of({"mine": 0.9}, date="2026-11-20"))
     changes = ({"run": f"r{n}", "date": f"2026-11-{n:02}", "samples": "no"} for n in range(21, 29))
-    (tmp_path / "x.jsonl").write_text("\n".join(forged(result("mine"), **one) for one in changes))
+    timed = result("mine", speedup=Speedup(against="sdpa_cudnn", value=1.0, low=0.9, high=1.1))
+    (tmp_path / "x.jsonl").write_text("\n".join(forged(timed, **one) for one in changes))
     heads, _ = record.heads(tmp_path)
     parsed: list[bytes] = []
     parse = record.parse

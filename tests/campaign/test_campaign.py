@@ -40,7 +40,7 @@ from harness.measure.machine import visible
 from harness.measure.stopping import StoppingRule
 from harness.process import process_tree
 from harness.process.project import HOME as ROOT
-from harness.schema import Case, Kind, Machine, Result, Status, Suite
+from harness.schema import Case, Kind, Machine, Result, Speedup, Status, Suite
 from tests.board.factory import H200, result
 from tests.campaign.units import NULL, SUITE, Watched, conclude, counted, once, request, units
 
@@ -337,7 +337,8 @@ def test_resume_asks_for_source_suite_protocol_and_a_verdict(tmp_path: Path) -> 
     mine = request(["a"])
     same = {"suite_sha256": SUITE.sha256, "source_sha256": "aa", "protocol": PROTOCOL}
     for change in (
-        {"entry": "ok"},
+        {"entry": "ok", "speedup": Speedup(against="base", value=1.0, low=0.9, high=1.1)},
+        {"entry": "alone"},
         {"entry": "failed", "status": Status.INCORRECT},
         {"entry": "stopped", "status": Status.INTERRUPTED},
         {"entry": "older", "protocol": PROTOCOL + 1},
@@ -448,6 +449,27 @@ def test_a_campaign_and_nothing_left_for_resume(tmp_path: Path) -> None:
     assert "1/1 units" in first.stderr
     assert json.loads(again.stdout) == {"results": [], "refused": []}
     assert "0 of 1 still to be recorded" in again.stderr
+
+
+def test_who_fails_its_checks_alone_is_asked_once(tmp_path: Path) -> None:
+    """Beside it no baseline is measured, which was taken for a unit that died: it had three tries, and the best was kept."""
+    (tmp_path / "fails.py").write_text(
+        "def custom_attention_forward(q, k, v, causal=True, sm_scale=None):\n    return q\n",
+        encoding="utf-8",
+    )
+    suite = tmp_path / "tiny.yaml"
+    suite.write_text(json.dumps(TINY.model_dump(mode="json")), encoding="utf-8")
+    command = [
+        *(sys.executable, "run.py", "-s", str(tmp_path / "fails.py"), "--suite", str(suite)),
+        *("--baselines", "sdpa", "--gpus", "1", "--json"),
+        *("--results", str(tmp_path / "results"), "--leaderboard", str(tmp_path / "board.md")),
+    ]
+    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert found.returncode == 1, found.stderr
+    rows = {(row["entry"], row["status"]) for row in json.loads(found.stdout)["results"]}
+    assert rows == {("fails", "INCORRECT"), ("sdpa", "INTERRUPTED")}
+    assert "died" not in found.stderr
+    assert "queued again" not in found.stderr
 
 
 def test_a_unit_whose_owner_is_gone_tells_what_it_has_and_ends(tmp_path: Path) -> None:

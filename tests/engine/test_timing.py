@@ -288,6 +288,17 @@ def test_who_runs_while_it_is_stopped_is_ended_and_its_block_counts_for_nobody(
     assert bench.state.record("base", CASE).status is None
 
 
+def test_who_ends_while_it_is_stopped_crashed_and_its_block_counts_for_nobody(bench: Bench) -> None:
+    bench.run(0)
+    bench.wake("mine")
+    bench.state.workers["mine"].child.alive = False  # type: ignore[misc]
+    bench.run(1)
+    known = bench.state.record("mine", CASE)
+    assert known.status is Status.CRASHED
+    assert known.reason.startswith("it ran")
+    assert bench.blocks_of("base") == [0]
+
+
 def test_blocks_disturbed_by_many_are_all_run_again_and_make_nobody_give_up(bench: Bench) -> None:
     bench.state.woken["c"] = 5  # more than the share of strangers' blocks, which has an end
     assert timing.repeat_disturbed(bench.state, CASE, NAMES) == 5

@@ -116,6 +116,27 @@ def test_a_seat_that_cannot_be_made_fails_its_own_entry_and_nobody_else_s(
     assert not session.needs_build(mine, run), "nothing of it is looked into"
 
 
+def test_what_is_over_its_quota_goes_when_its_process_ends(tmp_path: Path) -> None:
+    """A disk that one entrant filled was full for all that came later, until it ran again itself."""
+    (tmp_path / "mine.py").write_text(SOURCE)
+    problem = get_problem("attention_forward")
+    entrant = load_entrant(tmp_path / "mine.py", Kind.SUBMISSION, problem)
+    suite = load_suite("smoke", ROOT / "configs")
+    limits = suite.limits.model_copy(update={"disk_gib": 0.001})
+    suite = suite.model_copy(update={"limits": limits})
+    request = Request(suite, Machine(), (entrant,), "sdpa", cache=tmp_path / "cache")
+    (tmp_path / "scratch").mkdir()
+    mine = Crew(request, problem, "cpu", tmp_path / "scratch").workers["mine"]
+    mine._child = MagicMock()
+    for size, stays in ((100_000, True), (2 << 20, False)):
+        left = [folder / "left" for folder in (mine.jail.cache, mine.jail.scratch)]
+        for path in left:
+            path.write_bytes(b"x" * size)
+        mine.end()
+        assert [path.exists() for path in left] == [stays] * 2
+    assert mine.jail.cache.is_dir()
+
+
 CRASH = BurstReport(status=Status.CRASHED, message="the process ended during 'go'")
 GOOD = BurstReport(status=Status.PASSED, calls_ms=(1.0,), t2_ms=1.0)
 

@@ -125,6 +125,39 @@ def test_who_runs_on_while_it_is_stopped_is_found(burning: Child) -> None:
     assert burning.ran_paused() == ""
 
 
+def test_who_ends_while_it_is_stopped_was_woken(burning: Child) -> None:
+    """It burnt a rival's turn, then killed itself before anybody looked: nothing was said of it."""
+    burning.pause()
+    os.kill(burning.pid, signal.SIGKILL)
+    while burning.alive:
+        time.sleep(0.001)
+    assert burning.ran_paused() == "it ended although it was stopped"
+    burning.pause()
+    assert burning.ran_paused() == "", "it ended before it was to stop"
+
+
+def test_who_wakes_himself_is_told_again_to_stop(
+    burning: Child, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a SIGCONT of each other's: it won the race against one SIGSTOP and had two seconds."""
+    monkeypatch.setattr(child_module, "WAITING_S", 0.01)
+    monkeypatch.setattr(child_module, "STOPPING_S", 60.0)
+    asked, real = list[bytes](), burning._signal
+    burning.first, there = socket.socketpair()
+
+    def stops_at_third(word: bytes) -> bool:
+        asked.append(word)
+        if len(asked) == 3:
+            real(signal.SIGSTOP)
+        return True
+
+    monkeypatch.setattr(burning, "_asked", stops_at_third)
+    with there:
+        burning.pause()
+    assert asked[:3] == [namespaces.STOP] * 3
+    assert set(usage.states(burning.pid)) == {"T"}
+
+
 def test_who_is_on_its_way_out_is_waited_for(
     burning: Child, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -102,6 +102,12 @@ def test_what_no_kernel_author_needs_is_refused(machine: str, alone: bool) -> No
 
 
 @pytest.mark.parametrize("machine", MACHINES)
+def test_no_room_is_made_ahead_of_bytes(machine: str) -> None:
+    """glibc then writes a byte a block, which takes longer than from one look to the next."""
+    assert Filter(machine)("fallocate") == seccomp.answer(errno.EOPNOTSUPP)[3]
+
+
+@pytest.mark.parametrize("machine", MACHINES)
 def test_no_number_is_in_two_tables(machine: str) -> None:
     column, _ = seccomp.ARCHES[machine]
     numbers = [n[column] for table in TABLES for n in table.values() if n[column] is not None]

@@ -53,11 +53,16 @@ class WorkerProcess:
         jail: Jail,
         forkserver: ForkServer | None = None,
         unmade: str = "",
+        make_room: CleanUp = lambda: None,
     ) -> None:
-        """`forkserver`: without one, each process imports torch by itself."""
+        """`forkserver`: without one, each process imports torch by itself.
+
+        `make_room`: empties its folders if it left too much in them, for others and later runs.
+        """
         self.entrant, self.problem, self.device, self.jail = entrant, problem, device, jail
         self.forkserver = forkserver
         self.unmade = unmade  # why its folders are not there, if they are not
+        self.make_room = make_room
         self.starts = 0
         self.attached = False
         #: Its processes that the driver holds back, see harness/engine/guards/quiet.py.
@@ -159,6 +164,7 @@ class WorkerProcess:
         finally:
             self.builder = None
             builder.end()
+            self.make_room()
             self.build_log = builder.log_tail()
         if reply.op == "built":
             self.build_steps = reply.steps
@@ -231,6 +237,7 @@ class WorkerProcess:
         """Kill the worker, whatever it does."""
         if self._child:
             self._child.end()
+            self.make_room()
 
     def end_for(self, status: Status, why: str, child: Child | None = None) -> None:
         """Kill it, or only `child`, for a reason; who watches others cannot wait for its end."""

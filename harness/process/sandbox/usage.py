@@ -26,8 +26,8 @@ SHARED_AGAIN_S = 1.0  # the same of shared memory: a file that shrinks hides wha
 UNNAMED_BYTES = 4 << 30  # of a GPU, that need no explanation: the driver's own are less than one
 DESCRIPTORS = 100_000  # of one entrant: each is a KiB of the kernel's, and takes a look its time
 LINKS = 200_000  # the same of what it has open or mapped; 60 processes with torch have 40,000
-#: Files that an interrupt makes ready, also of who is stopped. Before it goes on it tells each watch
-#: of one, of which there is no end, in 0.15 us, and through epolls of epolls 660 more.
+#: Files that an interrupt makes ready, also of who is stopped. Before it goes on it tells each
+#: watch of one, of which there is no end, in 0.15 us, and through epolls of epolls 660 more.
 ALARMS, EPOLL = ("anon_inode:[timerfd]", "anon_inode:[signalfd]"), "anon_inode:[eventpoll]"
 ALARM_WATCHES, MOST_WATCHES = 256, 4096  # what one counts for; of one entrant, where it has one
 LISTED_S = 2.0  # of our time for that, and for a disk: a path may be 2,000 folders long
