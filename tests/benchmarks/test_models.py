@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -22,6 +24,7 @@ from hopper_ladder import Findings, burst_table, ratio, table
 from queue_model import CONFIGS, Config, finish, imbalance
 
 from benchmarks import racing
+from benchmarks.clocks import pairs_pct
 from harness import PROTOCOL
 from harness.board import record
 from harness.catalog.suites import load_suite
@@ -369,3 +372,39 @@ def test_small_shapes_tell_what_is_wrong(checks):
     wrong = [message for message in told if "small" in message]
     assert [(each["small"], each["case"]) for each in wrong] == [("bad", checks.SMALL[1][0])]
     assert checks.small({"good": right}, lambda **message: None, [64], "cpu")
+
+
+# --------------------------------------------------------------------------- cards
+
+
+def card_row(card: str, config: str, ratio: float) -> SimpleNamespace:
+    return SimpleNamespace(
+        status=Status.PASSED,
+        machine=SimpleNamespace(has_gpu=True, uuid=card),
+        speedup=SimpleNamespace(value=ratio, against="sdpa_cudnn"),
+        case=SimpleNamespace(hidden=config.startswith("hidden_")),
+        config=config,
+        entry="mine",
+        gpu="H200",
+        suite_sha256="5",
+        protocol=2,
+        source_sha256="a",
+    )
+
+
+@pytest.mark.parametrize(
+    ("more", "pairs"),
+    [
+        ([], 1),
+        (
+            [card_row("A", "hidden_hdim64", 1.0), card_row("B", "hidden_hdim64", 9.0)],
+            1,
+        ),  # other shapes
+        ([card_row("A", "seq4k", 1.3)], 0),  # one card has a shape that the other has not
+    ],
+)
+def test_shapes_that_only_one_run_had_are_not_compared(
+    more: list[SimpleNamespace], pairs: int
+) -> None:
+    found = pairs_pct([card_row("A", "seq2k", 1.0), card_row("B", "seq2k", 1.01), *more])
+    assert found == pytest.approx([100 * math.log(1.01)] * pairs)
