@@ -23,8 +23,6 @@ _PLAIN = re.compile(r"[A-Za-z0-9_.,()%=/+-]+(?: [A-Za-z0-9_.,()%=/+-]+)*")
 _WORKFLOW = re.compile(
     r"(?<!:):{2,}(?=[a-z][a-z-]*(?:\s[^:\n]*)?::)|(?<!#)#{2,}(?=\[)", re.IGNORECASE
 )
-
-
 MOST_MARKS = 3
 DOUBT = "?"  # behind a place or a figure whose row was not judged
 UNHELD = {
