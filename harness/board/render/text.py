@@ -191,7 +191,7 @@ def next_step(result: Result, flags: str = "") -> str:
         return f"python run.py replay {' '.join(sanitize(w, 80) for w in words)} --dump x.pt{flags}"
     fitting = FITTING.get(result.status, {}).items()
     hint = next((hint for mark, hint in fitting if re.search(mark, result.reason)), "")
-    return hint or NEXT.get(result.status, "")
+    return (hint or NEXT.get(result.status, "")).replace("NAME", sanitize(result.entry, 80))
 
 
 def ending(result: Result) -> str:
