@@ -324,3 +324,6 @@ def test_what_a_check_found_can_be_asked_again(tmp_path: Path) -> None:
     assert sorted(head.run[9:15] for head in found) == [f"{n:06}" for n in range(3, KEPT + 3)]
     words = ["replay", found[-1].run, "mine", "hdim64_seq4k", "--results", str(store.results_dir)]
     assert replay.find(main.parse_args(words)).secret == "5" * 64
+    store.results_dir = tmp_path / "mine.py"  # where no folder can be made
+    store.save(result(status=Status.INCORRECT, mismatch=mismatch()))
+    assert ("mine", "hdim64_seq4k") in store._failed

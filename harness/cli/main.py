@@ -60,7 +60,7 @@ examples:
   python run.py rank                                    rebuild leaderboard.md from results/
 --root DIR, or ATTNBOARD_ROOT: whose submissions/, configs/ and results/ are meant (default: the
             nearest folder upwards with a file .attnboard)
-exit codes: 0 done · 1 a submission failed · 2 usage or harness error
+exit codes: 0 done · 1 a submission failed, or cannot be read · 2 usage or harness error
             3 something is missing here, or none could run (UNSUPPORTED, UNAVAILABLE, UNSTABLE)
             4 GPU unhealthy · 5 results could not be stored · 130 interrupted
             (UNSUPPORTED: outside the claims of its manifest, or it raises NotImplementedError)

@@ -305,7 +305,7 @@ def test_numbers() -> None:
         (Status.CRASHED, "a.py:9: AssertionError: Torch not compiled with CUDA", "no GPU is here"),
         (Status.CRASHED, "the process ended during 'go': exited with code 3", "let its calls"),
         (Status.UNSUPPORTED, "a.py:1: NotImplementedError: a needs a Hopper GPU", "run it on such"),
-        (Status.UNAVAILABLE, "needs a GPU of capability 8.0", "python run.py build NAME"),
+        (Status.UNAVAILABLE, "needs a GPU of capability 8.0", "python run.py build mine"),
         (Status.UNSUPPORTED, "claims headdim 64, not 65", "widen claims:"),
         (Status.UNSUPPORTED, "a.py:9: NotImplementedError: wgmma", "refuses this shape"),
         (Status.UNSUPPORTED, "needs compute capability 9.0, this GPU has 8.0", "such a GPU"),

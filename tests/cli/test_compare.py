@@ -17,7 +17,7 @@ from harness.cli.commands import list_
 from harness.cli.results import compare, history, show
 from harness.errors import UnavailableError, UsageError
 from harness.measure.stats import Interval
-from harness.schema import Status, Stopping
+from harness.schema import Kind, Status, Stopping
 from tests.board.factory import result, run_of, stretch
 
 
@@ -264,6 +264,15 @@ def test_list_shows_folders_and_places(
     assert "baselines (0)" in out
     assert call(list_, "list", results, "submissions", "--json") == 0
     assert json.loads(capsys.readouterr().out)["submissions"][0]["name"] == "fast"
+
+
+def test_an_entry_stands_where_it_is_ranked_and_first_on_the_official_suite() -> None:
+    """Boards are in the order of their names, and one that was interrupted came first."""
+    results = Path(__file__).resolve().parents[2] / "results"
+    places = list_._places(results, Kind.SUBMISSION, 60)
+    for entry, suite in {"cuda_hopper": "fa3", "cuda_hopper_backward": "fa3_bwd"}.items():
+        assert places[entry].startswith("#")
+        assert places[entry].endswith(f" {suite})")
 
 
 def test_the_board_and_compare_agree_on_ties() -> None:

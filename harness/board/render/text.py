@@ -23,8 +23,6 @@ _PLAIN = re.compile(r"[A-Za-z0-9_.,()%=/+-]+(?: [A-Za-z0-9_.,()%=/+-]+)*")
 _WORKFLOW = re.compile(
     r"(?<!:):{2,}(?=[a-z][a-z-]*(?:\s[^:\n]*)?::)|(?<!#)#{2,}(?=\[)", re.IGNORECASE
 )
-
-
 MOST_MARKS = 3
 DOUBT = "?"  # behind a place or a figure whose row was not judged
 UNHELD = {
@@ -193,7 +191,7 @@ def next_step(result: Result, flags: str = "") -> str:
         return f"python run.py replay {' '.join(sanitize(w, 80) for w in words)} --dump x.pt{flags}"
     fitting = FITTING.get(result.status, {}).items()
     hint = next((hint for mark, hint in fitting if re.search(mark, result.reason)), "")
-    return hint or NEXT.get(result.status, "")
+    return (hint or NEXT.get(result.status, "")).replace("NAME", sanitize(result.entry, 80))
 
 
 def ending(result: Result) -> str:

@@ -12,6 +12,7 @@ from harness.catalog.entrants import entry_name, known, ladders
 from harness.catalog.suites import known_suites, load_suite
 from harness.catalog.yaml_model import load_model
 from harness.errors import Exit, HarnessError, SubmissionError, typed
+from harness.problems import PROBLEMS
 from harness.process.project import base
 from harness.schema import Claims, Kind, Manifest
 
@@ -115,16 +116,16 @@ def _room(args: argparse.Namespace, usual: int) -> int:
 
 
 def _places(results: Path, kind: Kind, limit: int) -> dict[str, str]:
-    """Entry → its place on the first board (GPUs come first) that ranks it."""
+    """Entry → its place on a board that ranks it, if one does; official suites first."""
     heads, _ = record.heads(results)
     found, _ = query.boards_from([head for head in heads if head.gpu != "cpu"])
     places: dict[str, str] = {}
-    for board in found.boards:
-        for row in board.rows:
-            if row.pick.kind is kind:
-                score = f"{place_text(row)} {times(row.speedup)}"
-                place = score if row.speedup else sanitize(row.why, limit)
-                places.setdefault(row.entry, f"{place} ({board.gpu}, {board.suite})")
+    official = {problem.suites[0] for problem in PROBLEMS.values()}
+    rows = [(board, row) for board in found.boards for row in board.rows if row.pick.kind is kind]
+    for board, row in sorted(rows, key=lambda at: (not at[1].speedup, at[0].suite not in official)):
+        score = f"{place_text(row)} {times(row.speedup)}"
+        place = score if row.speedup else sanitize(row.why, limit)
+        places.setdefault(row.entry, f"{place} ({board.gpu}, {board.suite})")
     return places
 
 
