@@ -126,8 +126,7 @@ class Roofs:
     """What the chip could do at its boost clock."""
 
     tensor_tflops: float
-    exp_tflops: float
-    """FLOP rate at which the exponentials alone would fill the time."""
+    exp_tflops: float  # FLOP rate at which the exponentials alone would fill the time
     memory_tb_s: float
 
 

@@ -78,24 +78,21 @@ class Profile:
 
     kernel: str
     duration_us: float
+    #: Busy cycles of the tensor pipe, in % of the cycles in which the multiprocessor had work.
     tensor_pct: float | None = None
-    """Busy cycles of the tensor pipe, in % of the cycles in which the multiprocessor had work."""
-    exp_pct: float | None = None
-    """Use of the special-function unit (ex2), in %."""
+    exp_pct: float | None = None  # use of the special-function unit (ex2), in %
     issue_pct: float | None = None
     occupancy_pct: float | None = None
-    l1_pct: float | None = None
-    """Use of L1 and shared memory, in %."""
+    l1_pct: float | None = None  # use of L1 and shared memory, in %
     l2_pct: float | None = None
     dram_pct: float | None = None
     dram_bytes: float | None = None
     shared_wavefronts: float | None = None
     shared_conflicts: float | None = None
     registers: float | None = None
-    spill_instructions: float | None = None
-    """Executed loads and stores of local memory."""
+    spill_instructions: float | None = None  # executed loads and stores of local memory
+    #: (reason, mean warps stalled for it per issued instruction), largest first.
     stalls: tuple[tuple[str, float], ...] = ()
-    """(reason, mean warps stalled for it per issued instruction), largest first."""
 
 
 class ProfileUnavailableError(Exception):

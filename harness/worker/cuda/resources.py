@@ -61,18 +61,15 @@ class KernelReport:
     spill_store_bytes: int
     spill_load_bytes: int
     smem_static_bytes: int
-    smem_dynamic_bytes: int | None = None
-    """None: the launch is in host code that this report does not run."""
-    threads: int | None = None
-    """Threads of a block: from the manifest, else from __launch_bounds__."""
+    smem_dynamic_bytes: int | None = None  # None: of a launch in host code, which is not run
+    threads: int | None = None  # of a block, from the manifest or __launch_bounds__
     blocks_per_sm: int | None = None
+    #: Resident warps in % of what an SM can hold; an upper bound when smem is unknown.
     occupancy_pct: float | None = None
-    """Resident warps in % of what an SM can hold; an upper bound when smem is unknown."""
     limited_by: str = ""
-    notes: tuple[str, ...] = ()
-    """Performance warnings of ptxas, for example C7508: setmaxnreg ignored."""
+    notes: tuple[str, ...] = ()  # of ptxas on performance: C7508, setmaxnreg ignored
+    #: What the source promises of it (harness/worker/cuda/promises.py).
     promises: Mapping[str, int] = field(default_factory=dict)
-    """What the source promises of it (harness/worker/cuda/promises.py)."""
 
     @property
     def broken(self) -> list[str]:
