@@ -1,9 +1,5 @@
 """What bounds a kernel: Nsight Compute's counters and one sentence; cli/ draws the picture.
 
-Three parts, each usable alone:
-    run_ncu     starts a command under ncu with METRICS and `--clock-control none`
-    parse_ncu   its CSV page -> Profile
-    limiter     Profile -> the sentence
 Without ncu, or without permission to read counters, `explain_missing` says so and the static data
 of `resources` stays.
 """

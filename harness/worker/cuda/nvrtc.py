@@ -94,11 +94,6 @@ class Compiled:
         """All that was said."""
         return "\n".join(each.log for each in self.programs)
 
-    @property
-    def cached(self) -> bool:
-        """True when nothing was compiled."""
-        return all(each.cached for each in self.programs)
-
     def holding(self, name: str) -> Program:
         """The program with the kernel instance `name`."""
         return next(each for each in self.programs if name in each.symbols)
