@@ -193,11 +193,8 @@ def leaderboard(
         if not result.case.hidden and result.status is Status.PASSED:
             official.setdefault(of_run(result), []).append(result)
     boards = [_board(group, official, beside, libraries) for group in asked]
-    return Leaderboard(tuple(sorted(boards, key=_order)), bad_lines, libraries, beside)
-
-
-def _order(board: Board) -> tuple[object, ...]:
-    return (board.is_cpu, board.gpu, board.suite, -board.protocol, board.suite_sha256)
+    boards.sort(key=lambda b: (b.is_cpu, b.gpu, b.suite, -b.protocol, b.suite_sha256))
+    return Leaderboard(tuple(boards), bad_lines, libraries, beside)
 
 
 def _board(
@@ -207,7 +204,9 @@ def _board(
     can_be_redrawn = (r for r in group if r.secret or r.status is not Status.PASSED)
     first, drawn = group[0], [r for r in can_be_redrawn if r.case.hidden]
     group = _measured([result for result in group if not result.case.hidden])
-    configs = tuple(sorted({r.config for r in group}, key=lambda name: _size(group, name)))
+    cases = {result.config: result.case for result in reversed(group)}  # of two the first
+    ordered = sorted(cases.values(), key=lambda c: (c.headdim, c.seqlen, c.batch, c.heads, c.name))
+    configs = tuple(case.name for case in ordered)
     headline = _headline(group)
     by_entry: dict[str, list[Result]] = {}
     for result in sorted(group, key=lambda r: configs.index(r.config)):
@@ -245,11 +244,6 @@ def _measured(group: list[Result]) -> list[Result]:
     """Without configs that were interrupted for all: nobody was measured, nobody misses there."""
     left = {r.config for r in group if r.status is not Status.INTERRUPTED}
     return [r for r in group if r.config in left] or group
-
-
-def _size(group: Sequence[Result], config: str) -> tuple[object, ...]:
-    case = next(r.case for r in group if r.config == config)
-    return (case.headdim, case.seqlen, case.batch, case.heads, config)
 
 
 def _headline(group: Sequence[Result]) -> str:

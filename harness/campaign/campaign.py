@@ -192,7 +192,10 @@ class Campaign:
         if unit.key == ALONE:
             self.view.ended(unit.label, why, 1)
             if account.open_cases:
-                raise _nothing_ends_well(why or account.excuse)
+                raise GpuUnhealthyError(
+                    f"{DEAD_IN_A_ROW} attempts in a row died, the last of: {why or account.excuse}",
+                    "python run.py doctor, then the same command with --resume",
+                )
             return
         if account.open_cases:
             why = why or account.excuse or "it ended without its rows"
@@ -263,10 +266,3 @@ class Campaign:
                     self._take(account, str(told.message["line"]))
                 elif account is not None and told.op == "gone":
                     ended.add(told.label)
-
-
-def _nothing_ends_well(why: str) -> GpuUnhealthyError:
-    return GpuUnhealthyError(
-        f"{DEAD_IN_A_ROW} attempts in a row died, the last of: {why}",
-        "python run.py doctor, then the same command with --resume",
-    )

@@ -17,7 +17,7 @@ from harness.errors import HarnessError, UsageError
 from harness.schema import Machine, Result
 
 REMOTE = ("ray", "slurm")
-RACERS = 12  # of one unit, where nobody says: their processes must fit onto one GPU
+RACERS = 12  # of one unit in a race, where nobody says: their processes must fit onto one GPU
 
 
 @dataclass(frozen=True)
@@ -57,10 +57,6 @@ class Placement:
             )
         return request.machine.slug if request.machine.has_gpu else "cpu"
 
-    def entrants_a_unit(self, request: Request) -> int:
-        """One, unless a race or a flag wants more of them side by side."""
-        return self.per_unit or (1 if request.rule.race is None else RACERS)
-
     def make_executor(self, request: Request) -> Engine:
         """Who places the units; torch, Ray and submitit are imported where they are needed only."""
         on_cpu, kind = request.suite.device == "cpu", self.sku_of(request)
@@ -97,14 +93,13 @@ def run_campaign(
             f"--gpus {placement.gpus}: suite '{request.suite.name}' runs without a GPU,"
             f" {placement.gpus} units at once"
         )
-    sku, per_unit = placement.sku_of(request), placement.entrants_a_unit(request)
     folder = placement.folder_of(request) if placement.resume else ""
     known = recorded_in(results, request, folder) if folder else set()
     units = plan_units(
         request.with_trusted(),
-        per_unit=per_unit,
+        per_unit=placement.per_unit or (1 if request.rule.race is None else RACERS),
         recorded=known.__contains__,
-        sku=sku,
+        sku=placement.sku_of(request),
         gpu_memory_gib=placement.gpu_memory_gib,
     )
     if placement.resume:

@@ -72,13 +72,9 @@ def resolve(
     submissions, refused = gather(names, root / "submissions", Kind.SUBMISSION, problem, taken)
     found = find_entrants(baselines, root / "baselines", Kind.BASELINE, problem)
     entrants = (*submissions, *found)
-    seen: set[str] = set()
-    for entrant in entrants:
-        if entrant.name in seen:
-            raise SubmissionError(
-                f"two entrants are called '{entrant.name}'", "rename one of the folders"
-            )
-        seen.add(entrant.name)
+    called = [entrant.name for entrant in entrants]
+    if twice := next((name for i, name in enumerate(called) if name in called[:i]), ""):
+        raise SubmissionError(f"two entrants are called '{twice}'", "rename one of the folders")
     return Request(
         suite=suite,
         machine=machine,

@@ -61,13 +61,10 @@ def run(args: argparse.Namespace) -> int:
     if not cuda:
         raise UsageError("nothing to compile: no CUDA submission among these", "python run.py list")
     note_walls()
-    builds: list[dict[str, object]] = []
-    code = max(one(entrant, args.arch, args.fail_on_spills, builds) for entrant in cuda)
-    if args.json:
-        print(json.dumps({"builds": builds}))
-    else:
-        print("\n".join(str(each["text"]) for each in builds))
-    return code
+    made = [one(entrant, args.arch, args.fail_on_spills) for entrant in cuda]
+    builds = [build for _, build in made]
+    print(json.dumps({"builds": builds}) if args.json else "\n".join(b["text"] for b in builds))
+    return max(code for code, _ in made)
 
 
 def note_walls() -> None:
@@ -79,9 +76,9 @@ def note_walls() -> None:
 
 
 def one(
-    entrant: Entrant, archs: list[str] | None, fail_on_spills: bool, builds: list[dict[str, object]]
-) -> int:
-    """Add what became of one submission to `builds`; `text` is how a person reads it."""
+    entrant: Entrant, archs: list[str] | None, fail_on_spills: bool
+) -> tuple[int, dict[str, Any]]:
+    """The exit code of one submission and what became of it; `text` is how a person reads it."""
     manifest = entrant.manifest
     launch = None
     if manifest.launch is not None:
@@ -95,16 +92,16 @@ def one(
         place = f"{cause.file}:{cause.line}: " if cause.file else ""
         reason = plain_text(f"{cause.status}: {place}{cause.message}")
         print(f"{entrant.name}: {reason}\n  next: mend that line", file=sys.stderr)
-        builds.append({"entry": entrant.name, "error": reason, "kernels": [], "text": entrant.name})
-        return Exit.SUBMISSION_FAILED
+        failed = {"entry": entrant.name, "error": reason, "kernels": [], "text": entrant.name}
+        return Exit.SUBMISSION_FAILED, failed
     kernels = [
         dataclasses.asdict(r) | {"warnings": r.warnings, "broken": r.broken} for r in reports
     ]
     text = f"{entrant.name}\n{resources.render(reports)}"
-    builds.append({"entry": entrant.name, "error": "", "kernels": kernels, "text": text})
     spills = any(each.spill_store_bytes or each.spill_load_bytes for each in reports)
-    failed = any(each.broken for each in reports) or (spills and fail_on_spills)
-    return Exit.SUBMISSION_FAILED if failed else Exit.OK
+    wrong = any(each.broken for each in reports) or (spills and fail_on_spills)
+    made = {"entry": entrant.name, "error": "", "kernels": kernels, "text": text}
+    return Exit.SUBMISSION_FAILED if wrong else Exit.OK, made
 
 
 def report(

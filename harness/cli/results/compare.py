@@ -153,9 +153,7 @@ def find_pairs(args: argparse.Namespace, b: str) -> list[Pair]:
 
 def _named(name: str, heads: list[Head]) -> list[Head]:
     entry, _, which = name.partition("@")
-    mine = [h for h in heads if h.entry == entry]
-    if not mine:
-        raise query.unknown(entry, sorted({h.entry for h in heads}))
+    mine = query.of_entry(heads, entry)
     found = [
         h for h in mine if not which or h.run.startswith(which) or h.source_sha256.startswith(which)
     ]

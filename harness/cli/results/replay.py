@@ -85,7 +85,8 @@ def run(args: argparse.Namespace) -> int:
 
 def find(args: argparse.Namespace) -> Result:
     """The row that RUN, ENTRY and CONFIG name; UsageError with the nearest one otherwise."""
-    mine = query.of_entry(args, args.entry)
+    wanted, _ = query.heads(args)
+    mine = query.of_entry(wanted, args.entry)
     in_run = [h for h in mine if h.run.startswith(args.replayed)]
     _must_be(in_run, "run", args.replayed, (h.run for h in mine))
     chosen = [h for h in in_run if h.config == args.config]

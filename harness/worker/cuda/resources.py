@@ -42,7 +42,7 @@ from harness.worker.cuda.nvrtc import (
     compile_source,
     read_source,
 )
-from harness.worker.cuda.promises import Build, builds_of
+from harness.worker.cuda.promises import builds_of
 
 ARCHS = ("sm_80", "sm_90a")
 # sizes the expressions of a manifest are evaluated at; only the grid depends on them in practice
@@ -281,30 +281,24 @@ def _build_with_nvcc(source: Path, arch: str) -> list[KernelReport]:
     text = read_source(source)
     reports: list[KernelReport] = []
     for build in builds_of(text, source.name):
-        suffix = " ".join(["", *build.flags])
-        once = _build_once(source, text, arch, build)
-        reports += [replace(report, name=report.name + suffix) for report in once]
+        log, ptx, kernels = nvcc(text, arch, source.parent, build.flags, name=source.name)
+        threads = {
+            symbol: int(x) * int(y or 1) * int(z or 1)
+            for symbol, x, y, z in re.findall(
+                r"\.entry (\w+)\([^{]*?\.maxntid (\d+)(?:, (\d+))?(?:, (\d+))?", ptx
+            )
+        }
+        reports += [
+            replace(
+                report,
+                name=" ".join([short_name(_demangled([report.name])[report.name]), *build.flags]),
+                threads=threads.get(report.name),
+                smem_dynamic_bytes=build.promises.get("smem_bytes"),
+                promises=build.promises,
+            )
+            for report in parse_ptxas(log, kernels)
+        ]
     return reports
-
-
-def _build_once(source: Path, text: str, arch: str, build: Build) -> list[KernelReport]:
-    log, ptx, kernels = nvcc(text, arch, source.parent, build.flags, name=source.name)
-    threads = {
-        symbol: int(x) * int(y or 1) * int(z or 1)
-        for symbol, x, y, z in re.findall(
-            r"\.entry (\w+)\([^{]*?\.maxntid (\d+)(?:, (\d+))?(?:, (\d+))?", ptx
-        )
-    }
-    return [
-        replace(
-            report,
-            name=short_name(_demangled([report.name])[report.name]),
-            threads=threads.get(report.name),
-            smem_dynamic_bytes=build.promises.get("smem_bytes"),
-            promises=build.promises,
-        )
-        for report in parse_ptxas(log, kernels)
-    ]
 
 
 def nvcc(
