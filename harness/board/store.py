@@ -10,7 +10,7 @@ from typing import Protocol
 from harness.board import publish, record
 from harness.board.rank import Leaderboard
 from harness.catalog.request import Request
-from harness.errors import Exit, HarnessError
+from harness.errors import Exit
 from harness.schema import BLAMELESS, Kind, Result, Status
 
 
@@ -42,7 +42,7 @@ class Checked:
         passed = len(self._open) - len(self._failed)
         view.note(f"checked: {passed} of {len(self._open)} passed; nobody was timed or recorded")
 
-    def exit_code(self, refused: Sequence[HarnessError] = ()) -> int:
+    def exit_code(self, refused: Sequence[str] = ()) -> int:
         """As of a run."""
         found = [self._failed.get(key) for key in self._open]
         code = code_of({row.status if row else Status.PASSED for row in found})
@@ -112,7 +112,7 @@ class Store:
             shown = tuple(b for b in board.boards if (b.gpu, b.suite_sha256) in self._boards)
             view.board(replace(board, boards=shown), path)
 
-    def exit_code(self, refused: Sequence[HarnessError] = ()) -> int:
+    def exit_code(self, refused: Sequence[str] = ()) -> int:
         """5 where a line could not be stored, 2 where somebody asked for was `refused`.
 
         Else what became of the submissions says it.

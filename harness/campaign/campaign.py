@@ -11,6 +11,7 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from itertools import islice
 from typing import Protocol
 
@@ -217,9 +218,10 @@ class Campaign:
         """The control with nobody beside it: only if that dies too, no submission is to blame."""
         self.dead_in_a_row = 0
         self.alone += 1
-        control = tuple(each for each in unit.beside if each.name == unit.control)
-        fresh = {"key": ALONE, "attempt": self.alone, "entrants": control, "avoid": ()}
-        fresh |= {"baseline": unit.control, "cases": unit.cases[:1]}
+        name, cases = unit.request.control, unit.request.cases[:1]
+        control = tuple(each for each in unit.beside if each.name == name)
+        run = replace(unit.request, entrants=control, baseline=name, cases=cases)
+        fresh = {"key": ALONE, "attempt": self.alone, "request": run, "avoid": ()}
         alone = unit.model_copy(update=fresh)
         self.live[alone.label] = PendingResults(alone, lambda row: None)
         self.engine.submit(alone)

@@ -44,8 +44,8 @@ class PendingResults:
         self.nonsense = self.notes = 0  # lines that were none, and for people
         self._began = time.time()
         self._save = save
-        self._held: dict[str, dict[str, Result]] = {case: {} for case in unit.cases}
-        self._owed = frozenset(entrant.name for entrant in unit.entrants)
+        self._held: dict[str, dict[str, Result]] = {case: {} for case in unit.request.cases}
+        self._owed = frozenset(entrant.name for entrant in unit.request.entrants)
 
     @property
     def open_cases(self) -> tuple[str, ...]:
@@ -64,7 +64,7 @@ class PendingResults:
             return f"it has said hello before, on {shown(self.machine.gpu)}"
         if lack := misfit(self.unit, machine) or misnamed(machine):
             return lack
-        if machine.has_gpu and self.unit.suite.device != "gpu":
+        if machine.has_gpu and self.unit.request.suite.device != "gpu":
             return f"asked for no GPU, this is {shown(machine.gpu)}"
         self.machine = machine
         return ""
@@ -104,7 +104,7 @@ class PendingResults:
                     why.setdefault(name, each[:500])
                     rows.pop(name, None)
                 again, faults = self._audited(case)
-            for entrant in self.unit.entrants:
+            for entrant in self.unit.request.entrants:
                 said = Status.HARNESS_ERROR if entrant.name in why else status
                 words = why.get(entrant.name, reason)
                 rows[entrant.name] = again.get(entrant.name) or self._unmeasured(
@@ -115,23 +115,23 @@ class PendingResults:
 
     def _write(self, case: str) -> None:
         rows = self._held.pop(case)
-        for row in sorted(rows.values(), key=lambda r: r.entry != self.unit.baseline):
+        for row in sorted(rows.values(), key=lambda r: r.entry != self.unit.request.baseline):
             self._save(row)
 
     def _audited(self, case: str) -> tuple[dict[str, Result], list[tuple[str, str]]]:
         """The rows that are held of `case`, made again, and why they are no run's."""
-        return audited(self._held[case], self.asked(case), self.unit.suite, self.cut)
+        return audited(self._held[case], self.asked(case), self.unit.request.suite, self.cut)
 
     def asked(self, case: str) -> Asked:
         """What rows of `case` must be of, whatever they say."""
-        unit, suite, told = self.unit, self.unit.suite, self._held[case].values()
-        commit = next((row.harness_commit for row in told), "")
+        run, told = self.unit.request, self._held[case].values()
+        commit, held = next((row.harness_commit for row in told), ""), f"judged/{run.sandbox}"
         return Asked(
-            case=next(each for each in suite.cases if each.name == case),
-            facts=asked_facts(suite, self.machine or Machine(), f"judged/{unit.sandbox}", commit),
-            entrants={entrant.name: entrant for entrant in unit.entrants},
-            baseline=unit.baseline,
-            control=unit.control,
+            case=next(each for each in run.suite.cases if each.name == case),
+            facts=asked_facts(run.suite, self.machine or Machine(), held, commit),
+            entrants={entrant.name: entrant for entrant in run.entrants},
+            baseline=run.baseline,
+            control=run.control,
         )
 
     def _unmeasured(self, entrant: Entrant, case: str, status: Status, reason: str) -> Result:

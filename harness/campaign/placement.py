@@ -103,7 +103,7 @@ def run_campaign(
         gpu_memory_gib=placement.gpu_memory_gib,
     )
     if placement.resume:
-        left = sum(len(unit.names) * len(unit.cases) for unit in units)
+        left = sum(len(unit.names) * len(unit.request.cases) for unit in units)
         view.note(f"--resume: {left} of {rows_asked(request)} still to be recorded")
     if units:
         executor = placement.make_executor(request)

@@ -30,7 +30,7 @@ class Request:
     fail_fast: bool = False  # end at the first failure of a submission
     only_check: bool = False  # time nobody
     cases: tuple[str, ...] = ()  # only these of the suite, on the same board; all if empty
-    refused: tuple[SubmissionError, ...] = ()  # why somebody who came with others is left out
+    refused: tuple[str, ...] = ()  # why somebody who came with others is left out
 
     @property
     def asked(self) -> Suite:
@@ -81,5 +81,5 @@ def resolve(
         entrants=entrants,
         baseline=baseline,
         root=root,
-        refused=tuple(refused),
+        refused=tuple(map(str, refused)),
     )
