@@ -21,26 +21,27 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from harness.board import query
-from harness.catalog.entrants import find_entrants, stage
+from harness.catalog.entrants import find_entrants
 from harness.catalog.launch_spec import parse_launch
+from harness.catalog.request import Request
+from harness.engine.assign_roles import Crew
 from harness.engine.guards.resource_watch import ResourceWatch
-from harness.engine.processes.worker_process import WorkerProcess
-from harness.errors import Exit, UnavailableError, UsageError, WireError
+from harness.errors import Exit, StorageError, UnavailableError, UsageError, WireError
 from harness.measure.telemetry import Monitor
 from harness.problems import get_problem
 from harness.process import wire
-from harness.process.child import Child, Jail
+from harness.process.child import Child
 from harness.process.project import base
-from harness.process.sandbox import enter, namespaces
+from harness.process.sandbox import enter
 from harness.process.sandbox.removal import remove_tree
-from harness.process.scratch import house
 from harness.process.text import plain_text
-from harness.schema import Entrant, Kind, Limits, Machine
+from harness.schema import Case, Entrant, Kind, Limits, Machine, Suite
 from harness.worker.cuda import resources
 from harness.worker.cuda.nvrtc import CudaSourceError
 from harness.worker.cuda.resources import KernelReport
 
 MOST_KERNELS = 1000
+CASE = Case(name="none", batch=1, heads=1, seqlen=1, headdim=64)  # nothing is called
 _KERNEL = TypeAdapter(KernelReport)
 
 
@@ -119,11 +120,14 @@ def report(
     with contextlib.ExitStack() as stack:
         own = Path(tempfile.mkdtemp(prefix="attnboard-build-"))
         stack.callback(remove_tree, own)
-        stage(entrant, own / "source")
-        jail = _jail(entrant, own, limits, level)
-        worker = WorkerProcess(entrant, problem, "cpu", jail)
-        asked = {"folder": str(jail.source), "entry": entrant.manifest.entry}
-        child = Child("harness.worker.cuda.resources", [], jail)
+        suite = Suite(name="build", cases=(CASE,), limits=limits)
+        request = Request(suite, Machine(), (entrant,), "", base(), own, level)
+        worker = Crew(request, problem, "cpu", own).workers[entrant.name]
+        if worker.unmade:
+            raise StorageError(worker.unmade, f"free space or permissions under {own.parent}")
+        source = worker.jail.source
+        asked = {"folder": str(source), "entry": entrant.manifest.entry}
+        child = Child("harness.worker.cuda.resources", [], worker.jail)
         stack.callback(child.end)
         worker.builds_in(child)
         watch = ResourceWatch([worker], limits, Monitor(Machine()))
@@ -143,7 +147,7 @@ def report(
             said = f"{ending}\n{child.log_tail()}"
             raise CudaSourceError("CRASHED", said) from None
         except CudaSourceError as cause:  # the author knows nothing of the copy
-            copy = f"{jail.source}/"
+            copy = f"{source}/"
             words = cause.message.replace(copy, ""), cause.file.replace(copy, "")
             raise CudaSourceError(cause.status, *words, cause.line) from None
 
@@ -158,29 +162,6 @@ def limits() -> Limits:
 def memory_bytes() -> int:
     """What this machine has."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
-def _jail(entrant: Entrant, own: Path, limits: Limits, level: int) -> Jail:
-    """A builder's folders, for one build."""
-    uid = namespaces.user_of(entrant.source_sha256) if level == 2 else None
-    cache, scratch = own / "cache", own / "scratch"
-    for folder in (cache, scratch):
-        folder.mkdir()
-        if uid is not None:
-            os.chown(folder, uid, uid)
-    env = {"CUDA_VISIBLE_DEVICES": ""}
-    return Jail(
-        cache=cache,
-        scratch=scratch,
-        env=env,
-        source=own / "source",
-        house=house(own),
-        level=level,
-        uid=uid,
-        devices=(),
-        memory_bytes=int(limits.memory_gib * 2**30),
-        root=base(),
-    )
 
 
 def _kernels_from(child: Child, deadline: float) -> list[KernelReport]:
