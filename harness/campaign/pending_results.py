@@ -8,6 +8,7 @@ nobody tries again.
 
 from __future__ import annotations
 
+import math
 import secrets
 import time
 from collections.abc import Callable
@@ -38,7 +39,8 @@ class PendingResults:
         """`runs`: names of those recorded or told, to which this unit's are added."""
         self.unit, self._runs = unit, set() if runs is None else runs
         self._told: dict[str, str] = {}  # name of a run of this unit → its date
-        self.machine: Machine | None = None
+        self.machine: Machine | None = None  # once it has said hello
+        self.deadline = math.inf  # of its end, once its process has begun
         self.fault = ""  # what the unit itself said it died of
         self.cut = False  # it was stopped: what it tells now may be cut short
         self.nonsense = self.notes = 0  # lines that were none, and for people
