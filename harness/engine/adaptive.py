@@ -196,8 +196,7 @@ class AdaptiveRun:
         out: dict[str, str] = {}
         for rough in (False, True):  # exact and approximate work are ranked apart
             alike = [name for name in ranking if self._approximate(name) == rough]
-            lost = stopping.losses(times, alike, set(every), places, level)
-            out |= {name: loss.text for name, loss in lost.items()}
+            out |= stopping.losses(times, alike, set(every), places, level)
         out |= {n: "it has no time on every config" for n in raced if self._failed(n)}
         look = min(lane.timed for lane in self.lanes)
         self.left, self.active = {n: self.left.get(n, look) for n in out}, raced - set(out)
