@@ -43,8 +43,8 @@ def main(args: argparse.Namespace | None = None) -> int:
     with open_view(placement, json=args.json, brief=args.quiet) as view:
         for warning in slow_here(request):
             view.note(warning)
-        for error in request.refused:
-            view.note(f"left out: {error}")
+        for why in request.refused:
+            view.note(f"left out: {why}")
         store = Checked(request) if args.check else Store(args.results, keep=args.json)
         try:
             dispatch(request, placement, store.results_dir, store.save, view)

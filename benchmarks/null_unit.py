@@ -59,13 +59,13 @@ def main() -> int:
 
 def play(unit: dict[str, Any], out: TextIO) -> None:
     """Every case, every entrant, one row each."""
-    names = [entrant["name"] for entrant in unit["entrants"]]
+    names = [entrant["name"] for entrant in unit["request"]["entrants"]]
     first = unit["attempt"] == 0
-    for number, config in enumerate(unit["cases"]):
-        last = number == len(unit["cases"]) - 1
+    for number, config in enumerate(unit["request"]["cases"]):
+        last = number == len(unit["request"]["cases"]) - 1
         if last and any(name.startswith("slow-") for name in names):
             time.sleep(float(os.environ.get("NULL_UNIT_SLOW_S", "1")))
-        for entrant in unit["entrants"]:
+        for entrant in unit["request"]["entrants"]:
             dies = entrant["name"].startswith("lost-") or (
                 first and entrant["name"].startswith("dies-")
             )
@@ -85,14 +85,14 @@ def begun(run: str) -> str:
 
 def row(unit: dict[str, Any], entrant: dict[str, Any], config: str, status: str) -> str:
     """A line of the record, as harness/board/record.py writes one."""
-    case = next(case for case in unit["suite"]["cases"] if case["name"] == config)
+    case = next(case for case in unit["request"]["suite"]["cases"] if case["name"] == config)
     run = f"{unit['key']}-{unit['attempt']}"
     fields = {
         "run": run,
         "date": begun(run),
         "entry": entrant["name"],
         "kind": entrant["kind"],
-        "suite": unit["suite"]["name"],
+        "suite": unit["request"]["suite"]["name"],
         "config": config,
         "status": status,
         "tflops": None,
@@ -102,7 +102,7 @@ def row(unit: dict[str, Any], entrant: dict[str, Any], config: str, status: str)
         "source_sha256": entrant["source_sha256"],
         "suite_sha256": os.environ.get("NULL_UNIT_SUITE", ""),
         "protocol": PROTOCOL,
-        "integrity": f"judged/{unit['sandbox']}",
+        "integrity": f"judged/{unit['request']['sandbox']}",
         "schema_version": 1,
         "language": entrant["manifest"]["language"],
         "author": entrant["manifest"]["author"],

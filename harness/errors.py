@@ -47,10 +47,11 @@ class HarnessError(Exception):
     def __str__(self) -> str:
         return f"{self.message}\n  next: {typed(self.hint)}" if self.hint else self.message
 
-    @property
-    def row(self) -> dict[str, str]:
-        """What --json says of it."""
-        return {"reason": self.message, "next": typed(self.hint)}
+
+def refused_row(words: str) -> dict[str, str]:
+    """What --json says of an error of these words."""
+    reason, _, hint = words.partition("\n  next: ")
+    return {"reason": reason, "next": hint}
 
 
 class UsageError(HarnessError):

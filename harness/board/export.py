@@ -31,7 +31,7 @@ def document(found: Leaderboard) -> dict[str, object]:
     boards = []
     for board in found.boards:
         rows = [
-            {**_of_row(board, row), "why": row.why, "results": list(_each(row.results))}
+            {**_of_row(row), "why": row.why, "results": list(_each(row.results))}
             | _beside_libraries(row)
             for row in board.rows
         ]
@@ -72,7 +72,7 @@ def csv_text(found: Leaderboard) -> str:
     writer.writeheader()
     for board in found.boards:
         for row in board.rows:
-            shared = of_board(board) | _of_row(board, row)
+            shared = of_board(board) | _of_row(row)
             for result in _each(row.results):
                 line = shared | result
                 writer.writerow({name: _cell(line[name]) for name in COLUMNS})
@@ -93,11 +93,10 @@ def of_board(board: Board) -> dict[str, object]:
     return {name: getattr(board, name) for name in names} | {"against": board.headline}
 
 
-def _of_row(board: Board, row: Row) -> dict[str, object]:
-    groups = {"exact": board.exact, "approximate": board.approximate, "library": board.library}
+def _of_row(row: Row) -> dict[str, object]:
     speedup = row.speedup
     return {
-        "group": next((name for name, rows in groups.items() if row in rows), "unranked"),
+        "group": row.group if row.rank else "unranked",
         "rank": row.rank,
         "tie": row.tie,
         "entry": row.entry,

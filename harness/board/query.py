@@ -33,15 +33,15 @@ def add_results(parser: argparse.ArgumentParser) -> None:
 def heads(args: argparse.Namespace) -> tuple[list[record.Head], list[record.BadLine]]:
     """The lines that --results, --suite and --on let through, and those that are none."""
     found, bad = record.heads(args.results)
-    return [h for h in found if _asked(args, h.suite, h.gpu)], bad
+    gpu = (args.on or "").lower()
+    return [h for h in found if args.suite in (None, "", h.suite) and gpu in h.gpu.lower()], bad
 
 
-def of_entry(args: argparse.Namespace, entry: str) -> list[record.Head]:
+def of_entry(among: Sequence[record.Head], entry: str) -> list[record.Head]:
     """Those of one entry; raises UsageError with the nearest name where there is none."""
-    wanted, _ = heads(args)
-    mine = [h for h in wanted if h.entry == entry]
+    mine = [h for h in among if h.entry == entry]
     if not mine:
-        raise unknown(entry, sorted({h.entry for h in wanted}))
+        raise unknown(entry, sorted({h.entry for h in among}))
     return mine
 
 
@@ -205,9 +205,3 @@ def _paragraph(head: Sequence[str], row: Sequence[str], indent: str, most: int) 
     lines = [indent + row[0], *cells[1:]]
     fill = textwrap.TextWrapper(most + len(indent), subsequent_indent=f"{indent}    ")
     return "\n".join(line for each in lines for line in fill.wrap(each))
-
-
-def _asked(args: argparse.Namespace, suite: str, gpu: str) -> bool:
-    return (not args.suite or suite == args.suite) and (
-        not args.on or args.on.lower() in gpu.lower()
-    )

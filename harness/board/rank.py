@@ -25,6 +25,8 @@ HEADLINE = "sdpa_cudnn"
 #: How a row was held, the weakest first. What is not judged shows it wherever its place is shown.
 HELD = ("cooperative", "unlocked", "judged")
 
+#: Each ranked among themselves, in this order.
+GROUPS = ("exact", "approximate", "library")
 #: Endings that say that an output or a time was wrong, not that it was late or too large.
 WRONG = frozenset(
     {Status.INCORRECT, Status.NONFINITE, Status.BAD_OUTPUT, Status.INPUT_MUTATED}
@@ -70,6 +72,15 @@ class Row:
             return False
         classes = {rivals.classify(r.kernels, r.likeness) for r in self.results}
         return bool(classes & {rivals.LIBRARY, rivals.MIXED})
+
+    @property
+    def group(self) -> str:
+        """Among whom it is scored: exact, approximate, library or step; empty without a score."""
+        if self.speedup is None:
+            return ""
+        if self.champion:
+            return "step"
+        return "library" if self.borrowed else "exact" if self.exact else "approximate"
 
     @property
     def champion(self) -> str:
@@ -221,10 +232,8 @@ def _board(
     grid = len(configs) > MOST_COLUMNS
     rows = [_beside_libraries(row, grid, official, libraries) for row in rows]
     scored = sorted((row for row in rows if row.speedup), key=lambda r: (-_value(r), r.entry))
-    entries = [row for row in scored if not row.champion]
-    library = [row for row in entries if row.borrowed]
-    exact = [row for row in entries if row.exact and not row.borrowed]
-    approximate = [row for row in entries if not row.exact and not row.borrowed]
+    alike = {name: [row for row in scored if row.group == name] for name in GROUPS}
+    ranked = {name: _ranked(alike[name], configs, beside) for name in GROUPS}
     return Board(
         gpu=first.gpu,
         suite=max(group, key=lambda r: (r.date, r.run)).suite,
@@ -232,9 +241,7 @@ def _board(
         protocol=first.protocol,
         configs=configs,
         headline=headline,
-        exact=_ranked(exact, configs, beside),
-        approximate=_ranked(approximate, configs, beside),
-        library=_ranked(library, configs, beside),
+        **ranked,
         steps=tuple(row for row in scored if row.champion),
         unranked=tuple(sorted((r for r in rows if not r.speedup), key=lambda r: r.entry)),
     )

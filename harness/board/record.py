@@ -73,6 +73,12 @@ class Head(Front):
     integrity: str = "judged"
     slack: Slack | None = None
 
+    def line(self) -> bytes:
+        """All of it, as it stands in the file."""
+        with self.path.open("rb") as file:
+            file.seek(self.offset)
+            return file.readline().rstrip(b"\n")
+
 
 # --------------------------------------------------------------------------- writing
 
@@ -199,12 +205,9 @@ def read(chosen: Iterable[Head]) -> tuple[list[Result], list[BadLine]]:
     results: list[Result] = []
     bad: list[BadLine] = []
     for head in chosen:
-        with head.path.open("rb") as file:
-            file.seek(head.offset)
-            raw = file.readline().rstrip(b"\n")
         try:
-            results.append(parse(raw))
-        except ValueError as error:
+            results.append(parse(head.line()))
+        except ValueError as error:  # noqa: PERF203 - as above
             bad.append(BadLine(head.path, head.number, _reason(error)))
     return results, bad
 

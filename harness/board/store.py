@@ -12,7 +12,7 @@ from typing import Protocol
 from harness.board import publish, record
 from harness.board.rank import Leaderboard
 from harness.catalog.request import Request
-from harness.errors import Exit, HarnessError
+from harness.errors import Exit, refused_row
 from harness.schema import BLAMELESS, Kind, Result, Status
 
 KEPT = 20  # runs of --check whose wrong outputs can be asked for again
@@ -57,23 +57,25 @@ class Checked:
         passed = len(self._open) - len(self._failed)
         view.note(f"checked: {passed} of {len(self._open)} passed; nobody was timed or recorded")
 
-    def exit_code(self, refused: Sequence[HarnessError] = ()) -> int:
+    def exit_code(self, refused: Sequence[str] = ()) -> int:
         """As of a run."""
         found = [self._failed.get(key) for key in self._open]
         return code_of({row.status if row else Status.PASSED for row in found}, refused)
 
-    def print_json(self, wanted: bool, refused: Sequence[HarnessError] = ()) -> None:
+    def print_json(self, wanted: bool, refused: Sequence[str] = ()) -> None:
         """Print the one document that --json asks for."""
         rows = []
         for entry, config in self._open if wanted else ():
-            row = self._failed.get((entry, config))
-            status, reason = (row.status, row.reason) if row else (Status.PASSED, "")
+            told = self._failed.get((entry, config))
+            status, reason = (told.status, told.reason) if told else (Status.PASSED, "")
             rows += [{"entry": entry, "config": config, "status": status.value, "reason": reason}]
         if wanted:
-            print(json.dumps({"checks": rows, "refused": [e.row for e in refused]}), flush=True)
+            print(
+                json.dumps({"checks": rows, "refused": list(map(refused_row, refused))}), flush=True
+            )
 
 
-def code_of(statuses: AbstractSet[Status], refused: Sequence[HarnessError] = ()) -> int:
+def code_of(statuses: AbstractSet[Status], refused: Sequence[str] = ()) -> int:
     """Exit code of what became of the submissions: 1 one failed, 2 the harness did, 3 none ran.
 
     Who was `refused` failed, too. 0 where at least one shape passed and nothing else went wrong, or
@@ -128,12 +130,15 @@ class Store:
             shown = tuple(b for b in board.boards if (b.gpu, b.suite_sha256) in self._boards)
             view.board(replace(board, boards=shown), path)
 
-    def exit_code(self, refused: Sequence[HarnessError] = ()) -> int:
+    def exit_code(self, refused: Sequence[str] = ()) -> int:
         """5 where a line could not be stored; else what became of the submissions says it."""
         return Exit.STORAGE if self._refused else code_of(self._statuses, refused)
 
-    def print_json(self, wanted: bool, refused: Sequence[HarnessError] = ()) -> None:
+    def print_json(self, wanted: bool, refused: Sequence[str] = ()) -> None:
         """Print the one document that --json asks for; nothing else of a run is on stdout then."""
         if wanted:
             rows = [json.loads(line) for line in self._lines or ()]
-            print(json.dumps({"results": rows, "refused": [e.row for e in refused]}), flush=True)
+            print(
+                json.dumps({"results": rows, "refused": list(map(refused_row, refused))}),
+                flush=True,
+            )

@@ -6,9 +6,11 @@ as a row with a status and is never tried again.
 """
 
 import contextlib
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from itertools import islice
 from typing import Protocol
 
@@ -69,8 +71,6 @@ class Campaign:
         self.engine, self.view, self._store = engine, view, save
         self.queue = deque(units)
         self.live: dict[str, PendingResults] = {}
-        self.started: set[str] = set()  # labels of those that said hello
-        self.since: dict[str, float] = {}  # label → when its process began
         self.builds: set[str] = set()  # labels of builders at work
         self.built: set[str] = set()  # queued units whose builder was sent
         self.builds_ahead = builds_ahead
@@ -111,7 +111,7 @@ class Campaign:
     @property
     def _waits(self) -> bool:
         """Whether many have died and others live: how these end says whose fault it is."""
-        return self.dead_in_a_row >= DEAD_IN_A_ROW and bool(self.started)
+        return self.dead_in_a_row >= DEAD_IN_A_ROW and any(a.machine for a in self.live.values())
 
     def _build_ahead(self) -> None:
         """Send the builders of the units that come next, each once."""
@@ -141,12 +141,11 @@ class Campaign:
         if account is None:
             return  # an attempt that is over
         if told.op in {"began", "hello"}:
-            self.since.setdefault(told.label, time.monotonic())
+            account.deadline = min(account.deadline, time.monotonic() + account.unit.limit_s)
         if told.op == "hello":
             if wrong := account.meet(Machine.model_validate(told.message["machine"])):
                 self._misunderstood(account, wrong)
                 return
-            self.started.add(told.label)
             where = str(told.message.get("where", ""))
             self.view.started(told.label, account.unit.names, where)
         elif told.op == "result":
@@ -183,14 +182,15 @@ class Campaign:
         """An attempt is over: what it left open is tried again, or gets its last word."""
         unit = account.unit
         del self.live[unit.label]
-        self.started.discard(unit.label)
-        self.since.pop(unit.label, None)
         again: list[Unit] = []
         why = account.fault or why
         if unit.key == ALONE:
             self.view.ended(unit.label, why, 1)
             if account.open_cases:
-                raise _nothing_ends_well(why or account.excuse)
+                raise GpuUnhealthyError(
+                    f"{DEAD_IN_A_ROW} attempts in a row died, the last of: {why or account.excuse}",
+                    "python run.py doctor, then the same command with --resume",
+                )
             return
         if account.open_cases:
             why = why or account.excuse or "it ended without its rows"
@@ -212,20 +212,19 @@ class Campaign:
         """The control with nobody beside it: only if that dies too, no submission is to blame."""
         self.dead_in_a_row = 0
         self.alone += 1
-        control = tuple(each for each in unit.beside if each.name == unit.control)
-        fresh = {"key": ALONE, "attempt": self.alone, "entrants": control, "avoid": ()}
-        fresh |= {"baseline": unit.control, "cases": unit.cases[:1]}
+        name, cases = unit.request.control, unit.request.cases[:1]
+        control = tuple(each for each in unit.beside if each.name == name)
+        run = replace(unit.request, entrants=control, baseline=name, cases=cases)
+        fresh = {"key": ALONE, "attempt": self.alone, "request": run, "avoid": ()}
         alone = unit.model_copy(update=fresh)
         self.live[alone.label] = PendingResults(alone, lambda row: None)
         self.engine.submit(alone)
 
     def _end_the_hanging(self) -> None:
-        now = time.monotonic()
-        for label, since in list(self.since.items()):
-            account = self.live[label]
-            if now - since > account.unit.limit_s:
+        for label, account in self.live.items():
+            if time.monotonic() > account.deadline:
                 account.fault = f"no end after {account.unit.limit_s:.0f} s"
-                del self.since[label]
+                account.deadline = math.inf  # once
                 self.engine.cancel(label)
 
     # ------------------------------------------------------------------ the end
@@ -239,8 +238,8 @@ class Campaign:
         left = len(self.queue)
         with contextlib.suppress(Exception):  # an engine that broke: what was told is kept
             self._last_words()
-        for label, account in self.live.items():
-            if label in self.started:
+        for account in self.live.values():
+            if account.machine:
                 account.settle(Status.INTERRUPTED, "the campaign was stopped")
             else:
                 left += 1
@@ -261,10 +260,3 @@ class Campaign:
                     self._take(account, str(told.message["line"]))
                 elif account is not None and told.op == "gone":
                     ended.add(told.label)
-
-
-def _nothing_ends_well(why: str) -> GpuUnhealthyError:
-    return GpuUnhealthyError(
-        f"{DEAD_IN_A_ROW} attempts in a row died, the last of: {why}",
-        "python run.py doctor, then the same command with --resume",
-    )

@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 import traceback
+from dataclasses import replace
 from pathlib import Path
 from typing import TextIO
 
@@ -100,20 +101,20 @@ def main() -> int:
 
 def carry_out(unit: Unit, gpu: str, events: EventWriter) -> int:
     """The run of `unit` on the GPU it was given."""
-    machine = machine_of(gpu if unit.suite.device == "gpu" else "none")
+    machine = machine_of(gpu if unit.request.suite.device == "gpu" else "none")
     lack = misfit(unit, machine)
     if lack:
         raise UnavailableError(lack)
     try:
-        entrants = tuple(catalog_entrants.read_again(entrant) for entrant in unit.entrants)
+        entrants = tuple(map(catalog_entrants.read_again, unit.request.entrants))
     except SubmissionError as cause:
         raise UnavailableError(cause.message, cause.hint) from None
-    unit = unit.model_copy(update={"entrants": entrants})
+    run = replace(unit.request, machine=machine, entrants=entrants)
     events.write("hello", where=where(gpu, machine), machine=machine.model_dump(mode="json"))
     if unit.task == "build":
-        warm_up(unit.request(machine), events)
+        warm_up(run, events)
     else:
-        execute(unit.request(machine), events.save, events)
+        execute(run, events.save, events)
     events.write("end")
     return 0
 

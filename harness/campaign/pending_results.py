@@ -6,6 +6,7 @@ its baseline. Rows that say INTERRUPTED or HARNESS_ERROR are no verdict: they ar
 nobody tries again.
 """
 
+import math
 import secrets
 import time
 from collections.abc import Callable
@@ -43,15 +44,16 @@ class PendingResults:
         """`runs`: names of those recorded or told, to which this unit's are added."""
         self.unit, self._runs = unit, set() if runs is None else runs
         self._told: dict[str, str] = {}  # name of a run of this unit → its date
-        self.machine: Machine | None = None
+        self.machine: Machine | None = None  # once it has said hello
+        self.deadline = math.inf  # of its end, once its process has begun
         self.fault = ""  # what the unit itself said it died of
         self.cut = False  # it was stopped: what it tells now may be cut short
         self.nonsense = self.notes = 0  # lines that were none, and for people
         self._copies = 0  # of rows that came before
         self._began = time.time()
         self._save = save
-        self._held: dict[str, dict[str, Result]] = {case: {} for case in unit.cases}
-        self._owed = frozenset(entrant.name for entrant in unit.entrants)
+        self._held: dict[str, dict[str, Result]] = {case: {} for case in unit.request.cases}
+        self._owed = frozenset(entrant.name for entrant in unit.request.entrants)
 
     @property
     def open_cases(self) -> tuple[str, ...]:
@@ -70,7 +72,7 @@ class PendingResults:
             return f"it has said hello before, on {shown(self.machine.gpu)}"
         if lack := misfit(self.unit, machine) or misnamed(machine):
             return lack
-        if machine.has_gpu and self.unit.suite.device != "gpu":
+        if machine.has_gpu and self.unit.request.suite.device != "gpu":
             return f"asked for no GPU, this is {shown(machine.gpu)}"
         self.machine = machine
         return ""
@@ -82,14 +84,14 @@ class PendingResults:
         the case contradicts itself; then none of them counts.
         """
         days = [_day(self._began - DAY_S), _day(time.time() + DAY_S)]
-        asked = result.entry in self._owed and result.config in self.unit.cases
+        asked = result.entry in self._owed and result.config in self.unit.request.cases
         if not asked or not days[0] <= result.date[:10] <= days[1]:
             of = f"{shown(result.entry)} on {shown(result.config)}, {shown(result.date)}"
             raise ValueError(f"nobody asked for it: {of}")
         rows = self._held.get(result.config)
         if rows is None or result.entry in rows:
             self._copies += 1
-            if self._copies > len(self._owed) * len(self.unit.cases):
+            if self._copies > len(self._owed) * len(self.unit.request.cases):
                 raise ValueError("more copies than there are rows")
             return
         # Who breaks a run leaves it, and the others begin another.
@@ -101,8 +103,8 @@ class PendingResults:
         rows[result.entry] = result
         own = [row for name, row in rows.items() if name in self.unit.names]
         timed = any(row.status is Status.PASSED for row in own)  # else who rides along was not
-        asked = list(rows.values()) if timed else own
-        if len(rows) == len(self._owed) and not any(row.status in NO_WORD for row in asked):
+        owed = list(rows.values()) if timed else own
+        if len(rows) == len(self._owed) and not any(row.status in NO_WORD for row in owed):
             again, faults = self._audited(result.config)
             if faults:
                 rows.clear()
@@ -120,7 +122,7 @@ class PendingResults:
                     why.setdefault(name, each[:500])
                     rows.pop(name, None)
                 again, faults = self._audited(case)
-            for entrant in self.unit.entrants:
+            for entrant in self.unit.request.entrants:
                 said = Status.HARNESS_ERROR if entrant.name in why else status
                 words = why.get(entrant.name, reason)
                 rows[entrant.name] = again.get(entrant.name) or self._unmeasured(
@@ -131,23 +133,23 @@ class PendingResults:
 
     def _write(self, case: str) -> None:
         rows = self._held.pop(case)
-        for row in sorted(rows.values(), key=lambda r: r.entry != self.unit.baseline):
+        for row in sorted(rows.values(), key=lambda r: r.entry != self.unit.request.baseline):
             self._save(row)
 
     def _audited(self, case: str) -> tuple[dict[str, Result], list[tuple[str, str]]]:
         """The rows that are held of `case`, made again, and why they are no run's."""
-        return audited(self._held[case], self.asked(case), self.unit.suite, self.cut)
+        return audited(self._held[case], self.asked(case), self.unit.request.suite, self.cut)
 
     def asked(self, case: str) -> Asked:
         """What rows of `case` must be of, whatever they say."""
-        unit, suite, told = self.unit, self.unit.suite, self._held[case].values()
-        commit = next((row.harness_commit for row in told), "")
+        run, told = self.unit.request, self._held[case].values()
+        commit, held = next((row.harness_commit for row in told), ""), f"judged/{run.sandbox}"
         return Asked(
-            case=next(each for each in suite.cases if each.name == case),
-            facts=asked_facts(suite, self.machine or Machine(), f"judged/{unit.sandbox}", commit),
-            entrants={entrant.name: entrant for entrant in unit.entrants},
-            baseline=unit.baseline,
-            control=unit.control,
+            case=next(each for each in run.suite.cases if each.name == case),
+            facts=asked_facts(run.suite, self.machine or Machine(), held, commit),
+            entrants={entrant.name: entrant for entrant in run.entrants},
+            baseline=run.baseline,
+            control=run.control,
         )
 
     def _unmeasured(self, entrant: Entrant, case: str, status: Status, reason: str) -> Result:

@@ -100,7 +100,7 @@ def run_campaign(
         gpu_memory_gib=placement.gpu_memory_gib,
     )
     if placement.resume:
-        left = sum(len(unit.names) * len(unit.cases) for unit in units)
+        left = sum(len(unit.names) * len(unit.request.cases) for unit in units)
         own = [e for e in request.entrants if e.name != request.baseline] or request.entrants
         asked = len(own) * len(request.asked.cases)  # the baseline that rides along not counted
         view.note(f"--resume: {left} of {asked} still to be recorded")

@@ -2,13 +2,12 @@
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import groupby
-from pathlib import Path
 from typing import Literal
 
 from harness.catalog.request import Request
-from harness.measure.stopping import FIXED, StoppingRule
-from harness.schema import Case, Entrant, Frozen, Machine, Suite
+from harness.schema import Case, Entrant, Frozen, Machine
 
 #: (entry, source_sha256, config): what --resume looks for.
 Asked = tuple[str, str, str]
@@ -18,16 +17,9 @@ class Unit(Frozen):
     """One run to be placed somewhere; plain data, so that it can travel."""
 
     key: str
+    request: Request  # cases still to be recorded, entrants with those `beside` them; any machine
     attempt: int = 0
     task: Literal["run", "build"] = "run"
-    entrants: tuple[Entrant, ...]  # with those `beside` them
-    suite: Suite
-    cases: tuple[str, ...]  # names of `suite` still to be recorded
-    baseline: str
-    root: Path
-    cache: Path
-    sandbox: int = 0
-    rule: StoppingRule = FIXED
     sku: str = ""  # slug of the GPU it must have, as a folder of results/ is called
     gpu_memory_gib: float = 0.0
     avoid: tuple[str, ...] = ()  # places where it died, as the engine calls them
@@ -40,60 +32,41 @@ class Unit(Frozen):
     @property
     def needs_gpu(self) -> bool:
         """Whether it must hold a GPU while it runs."""
-        return self.suite.device == "gpu" and self.task == "run"
-
-    @property
-    def control(self) -> str:
-        """The trusted baseline of its blocks."""
-        return self.request(Machine()).control
+        return self.request.suite.device == "gpu" and self.task == "run"
 
     @property
     def beside(self) -> tuple[Entrant, ...]:
         """Headline and control: in every unit, so that each row can be made again from theirs."""
-        ours = {self.baseline, self.control}
-        return tuple(entrant for entrant in self.entrants if entrant.name in ours)
+        ours = {self.request.baseline, self.request.control}
+        return tuple(entrant for entrant in self.request.entrants if entrant.name in ours)
 
     @property
     def names(self) -> tuple[str, ...]:
         """The entrants that nobody else records."""
-        own = [entrant for entrant in self.entrants if entrant not in self.beside]
-        return tuple(entrant.name for entrant in own or self.entrants)
+        every = self.request.entrants
+        own = [entrant for entrant in every if entrant not in self.beside]
+        return tuple(entrant.name for entrant in own or every)
 
     @property
     def limit_s(self) -> float:
         """Longer than every deadline inside it together: whoever passes this hangs."""
-        limits, count = self.suite.limits, len(self.entrants) + 2
-        bursts = self.suite.warmup_blocks + 2 * self.suite.blocks + 60
-        each = 2 * limits.first_call_s + (bursts + 1) * limits.burst_s + 6 * self.suite.sustained_s
-        return (
-            600
-            + self.rule.time_limit_s
-            + count * (limits.import_s + limits.build_s + len(self.cases) * each)
-        )
-
-    def request(self, machine: Machine) -> Request:
-        """The run that this unit is, on the machine where it landed."""
-        return Request(
-            suite=self.suite,
-            machine=machine,
-            entrants=self.entrants,
-            baseline=self.baseline,
-            root=self.root,
-            cache=self.cache,
-            sandbox=self.sandbox,
-            rule=self.rule,
-            cases=self.cases,
-        )
+        run, suite = self.request, self.request.suite
+        limits, count = suite.limits, len(run.entrants) + 2
+        bursts = suite.warmup_blocks + 2 * suite.blocks + 60
+        each = 2 * limits.first_call_s + (bursts + 1) * limits.burst_s + 6 * suite.sustained_s
+        one_s = limits.import_s + limits.build_s + len(run.cases) * each
+        return 600 + run.rule.time_limit_s + count * one_s
 
     def split(self, cases: Iterable[str], died_at: str = "") -> Iterator["Unit"]:
         """The next attempt, one unit an entrant: who takes a node down does it alone."""
         avoid = (*self.avoid, died_at) if died_at else self.avoid
-        own = [e for e in self.entrants if e.name in self.names]
+        own = [e for e in self.request.entrants if e.name in self.names]
         for number, entrant in enumerate(own):
             key = f"{self.key}-{number}" if len(own) > 1 else self.key
-            together = _together([entrant], self.beside)
-            fresh = {"key": key, "attempt": self.attempt + 1, "entrants": together}
-            yield self.model_copy(update={**fresh, "cases": tuple(cases), "avoid": avoid})
+            entrants = _together([entrant], self.beside)
+            run = replace(self.request, entrants=entrants, cases=tuple(cases))
+            fresh = {"key": key, "attempt": self.attempt + 1, "request": run, "avoid": avoid}
+            yield self.model_copy(update=fresh)
 
 
 def plan_units(
@@ -111,27 +84,15 @@ def plan_units(
     beside = [e for e in request.entrants if e.name in always]
     alone = [e for e in request.entrants if e not in beside] or beside
     pending = ((entrant, _pending(entrant, request.asked.cases, recorded)) for entrant in alone)
+    whole = replace(request, suite=request.suite.model_copy(update={"hidden": 0}))  # of one run
     units: list[Unit] = []
-    suite = request.suite.model_copy(update={"hidden": 0})  # of one run, not of units
     for cases, group in groupby(pending, key=lambda pair: pair[1]):
         members = [entrant for entrant, _ in group] if cases else []
         for start in range(0, len(members), per_unit):
             chosen = members[start : start + per_unit]
-            units.append(
-                Unit(
-                    key=f"{len(units):05d}",
-                    entrants=_together(chosen, beside),
-                    suite=suite,
-                    cases=cases,
-                    baseline=request.baseline,
-                    root=request.root,
-                    cache=request.cache,
-                    sandbox=request.sandbox,
-                    rule=request.rule,
-                    sku=sku,
-                    gpu_memory_gib=gpu_memory_gib,
-                )
-            )
+            run = replace(whole, entrants=_together(chosen, beside), cases=cases)
+            key = f"{len(units):05d}"
+            units.append(Unit(key=key, request=run, sku=sku, gpu_memory_gib=gpu_memory_gib))
     return units
 
 

@@ -95,33 +95,26 @@ class _Frozen(BaseModel):
 class TensorMap(_Frozen):
     """A TMA descriptor: the tensor seen as (D, S, B * H), read or written in boxes."""
 
-    tensor: Literal["q", "k", "v", "o"]
-    """Whose memory it describes; the tensor must be contiguous."""
-    box: list[Expression] = Field(min_length=2, max_length=2)
-    """Elements of D, then rows of S, of one box; each at most 256."""
+    tensor: Literal["q", "k", "v", "o"]  # whose memory it describes; the tensor must be contiguous
+    box: list[Expression] = Field(min_length=2, max_length=2)  # D, then S; each at most 256
+    #: Shared-memory swizzle; the box's D extent in bytes must not exceed it.
     swizzle: Literal["none", "32B", "64B", "128B"] = "none"
-    """Shared-memory swizzle; the box's D extent in bytes must not exceed it."""
 
 
 class Kernel(_Frozen):
     """One kernel and the cases it serves; the first entry that fits a call is launched."""
 
-    name: Text
-    """Name or template expression; {D}, {causal} and {dtype} are filled in per case."""
+    name: Text  # name or template expression; {D}, {causal} and {dtype} are filled in per case
+    #: Head dimensions it serves.
     headdims: list[Annotated[int, Field(ge=1, le=1024)]] = Field(min_length=1, max_length=32)
-    """Head dimensions it serves."""
-    causal: Literal["both", "true", "false"] = "both"
-    """Masks it serves."""
+    causal: Literal["both", "true", "false"] = "both"  # masks it serves
+    #: Element types it serves; {dtype} becomes __half, __nv_bfloat16 or float.
     dtypes: list[Literal["fp16", "bf16", "fp32"]] = Field(default=["fp16"], max_length=3)
-    """Element types it serves; {dtype} becomes __half, __nv_bfloat16 or float."""
-    grid: list[Expression] = Field(min_length=1, max_length=3)
-    """Blocks in x, y, z."""
-    block: list[Expression] = Field(min_length=1, max_length=3)
-    """Threads in x, y, z."""
-    smem_bytes: Expression = 0
-    """Dynamic shared memory of a block; above 48 KB the opt-in is made."""
+    grid: list[Expression] = Field(min_length=1, max_length=3)  # blocks in x, y, z
+    block: list[Expression] = Field(min_length=1, max_length=3)  # threads in x, y, z
+    smem_bytes: Expression = 0  # dynamic shared memory of a block; above 48 KB the opt-in is made
+    #: The kernel's parameters in order, by name, or {i32: expression} / {i64: expression}.
     args: list[Text | dict[Literal["i32", "i64"], Expression]] = Field(min_length=1, max_length=64)
-    """The kernel's parameters in order, by name, or {i32: expression} / {i64: expression}."""
 
     @model_validator(mode="after")
     def _placeholders_known(self) -> "Kernel":
@@ -135,12 +128,11 @@ class Kernel(_Frozen):
 class LaunchSpec(_Frozen):
     """What NVRTC and the driver must be told about a .cu file."""
 
-    kernels: list[Kernel] = Field(min_length=1, max_length=64)
-    """Tried in order."""
+    kernels: list[Kernel] = Field(min_length=1, max_length=64)  # tried in order
+    #: More NVRTC options, for example --use_fast_math or -DTILE=64.
     flags: list[Annotated[Text, AfterValidator(check_flag)]] = Field(default=[], max_length=32)
-    """More NVRTC options, for example --use_fast_math or -DTILE=64."""
+    #: TMA descriptors by the name under which args uses them.
     tensor_maps: dict[Text, TensorMap] = Field(default={}, max_length=16)
-    """TMA descriptors by the name under which args uses them."""
 
     @model_validator(mode="after")
     def _arguments_known(self) -> "LaunchSpec":

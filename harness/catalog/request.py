@@ -6,7 +6,7 @@ from pathlib import Path
 
 from harness.catalog.entrants import ALL, find_entrants, gather, known_names
 from harness.catalog.null_kernel import NAME as NULL
-from harness.errors import SubmissionError, UsageError
+from harness.errors import UsageError
 from harness.measure.stopping import FIXED, StoppingRule
 from harness.problems import get_problem
 from harness.process.project import HOME
@@ -29,7 +29,7 @@ class Request:
     fail_fast: bool = False  # end at the first failure of a submission
     only_check: bool = False  # time nobody
     cases: tuple[str, ...] = ()  # only these of the suite, on the same board; all if empty
-    refused: tuple[SubmissionError, ...] = ()  # why somebody who came with others is left out
+    refused: tuple[str, ...] = ()  # why somebody who came with others is left out
 
     @property
     def asked(self) -> Suite:
@@ -83,5 +83,5 @@ def resolve(
         entrants=entrants,
         baseline=baseline,
         root=root,
-        refused=tuple(refused),
+        refused=tuple(map(str, refused)),
     )

@@ -17,7 +17,15 @@ from typing import Any
 from harness import PROTOCOL, __version__
 from harness.cli.arguments import SUSTAINED_S, Parser, gpu_count, positive, stretch_s, whole
 from harness.cli.output import keep_places, unbreakable
-from harness.errors import Exit, HarnessError, SubmissionError, UsageError, did_you_mean, typed
+from harness.errors import (
+    Exit,
+    HarnessError,
+    SubmissionError,
+    UsageError,
+    did_you_mean,
+    refused_row,
+    typed,
+)
 from harness.measure.stats import MOST_BLOCKS
 from harness.measure.stopping import TIME_LIMIT_S
 from harness.process.project import base, chosen, find, results
@@ -327,7 +335,7 @@ def _code_of(main: Callable[[], int]) -> int:
         return end.code if isinstance(end.code, int) else Exit.OK
     except HarnessError as error:
         if "--json" in sys.argv and isinstance(error, SubmissionError):  # before anything ran
-            print(json.dumps({"results": [], "refused": [error.row]}), flush=True)
+            print(json.dumps({"results": [], "refused": [refused_row(str(error))]}), flush=True)
         print(plain_text(f"error: {error}"), file=sys.stderr)  # names may be a stranger's
         return error.exit_code
     except ModuleNotFoundError as missing:

@@ -105,7 +105,7 @@ def _must_fit(suite: Suite, machine: Machine) -> None:
     host_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     there_gib = machine.memory_gib if on_gpu else host_bytes / 2**30
     for case in suite.cases:
-        burst_gib = case.burst * 2 * (case.q_bytes + case.kv_bytes) / 2**30
+        burst_gib = case.burst_bytes / 2**30
         if burst_gib > there_gib > 0:
             raise UsageError(
                 f"{suite.name}, {case.name}: the tensors of one burst of {case.burst} calls take"

@@ -192,8 +192,7 @@ class AdaptiveRun:
         out: dict[str, str] = {}
         for rough in (False, True):  # exact and approximate work are ranked apart
             alike = [name for name in ranking if self._approximate(name) == rough]
-            slower = stopping.losses(times, alike, set(every), places, level)
-            out |= {name: loss.text for name, loss in slower.items()}
+            out |= stopping.losses(times, alike, set(every), places, level)
         lost = {n for n in raced for lane in self.lanes if not state.may_run(n, lane.case)}
         out |= dict.fromkeys(lost, "it has no time on every config")
         look = min(lane.timed for lane in self.lanes)

@@ -102,10 +102,11 @@ def _burst(
     with WorkerProcess.none_loads(strangers):  # who may burn all cores meanwhile
         if question.stretch:
             asked = (question.stretch.calls, question.stretch.seconds)
-            reply, goes_on = worker.stretch(state.judge, *asked, timeout_s, overdue)
+            reply = state.judge.stretch(worker.label, *asked, timeout_s, overdue)
         else:
             kernels_s = state.limits.burst_s if timeout_s > state.limits.burst_s else None
-            reply, goes_on = worker.run(state.judge, timeout_s, overdue, options, kernels_s)
+            reply = state.judge.burst(worker.label, timeout_s, overdue, options, kernels_s)
+        goes_on = worker.goes_on(reply)
     if not goes_on:
         reply = reap(state, worker, reply)
         return None if reply.status is Status.PASSED else reply

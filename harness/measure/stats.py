@@ -26,7 +26,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import numpy as np
@@ -90,15 +90,6 @@ class Summary:
     median: float
     p10: float
     p90: float
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """Something a reader must know about samples: nothing is dropped because of it."""
-
-    kind: Literal["outliers", "drift", "bimodal"]
-    text: str
-    blocks: tuple[int, ...] = ()
 
 
 # --------------------------------------------------------------------------- one config
@@ -289,28 +280,29 @@ def modes(values: Sequence[float], smallest: float = 0.005) -> tuple[float, floa
     return math.exp(median(low.tolist())), math.exp(median(high.tolist()))
 
 
-def findings(times_ms: Mapping[int, float]) -> tuple[Finding, ...]:
-    """Everything to be said about one entrant's blocks (block number → latency in ms)."""
+def findings(times_ms: Mapping[int, float]) -> Mapping[str, str]:
+    """What a reader must know of one entrant's blocks (number → ms): bimodal, drift, outliers.
+
+    Each in words; nothing is dropped because of it.
+    """
     return _findings(tuple(sorted(times_ms.items())))
 
 
 @lru_cache(maxsize=1 << 14)  # the board and the page ask for the same
-def _findings(times_ms: tuple[tuple[int, float], ...]) -> tuple[Finding, ...]:
-    found: list[Finding] = []
+def _findings(times_ms: tuple[tuple[int, float], ...]) -> Mapping[str, str]:
+    found: dict[str, str] = {}
     values = [time for _, time in times_ms]
     camps = modes(values) if values else None
     if camps:
-        text = f"two camps of times, about {camps[0]:.4g} ms and {camps[1]:.4g} ms"
-        found.append(Finding("bimodal", text))
+        found["bimodal"] = f"two camps of times, about {camps[0]:.4g} ms and {camps[1]:.4g} ms"
     change = drift(values) if values else None
     if change is not None:
-        text = f"the last third is {abs(change):.1%} {'slower' if change > 0 else 'faster'}"
-        found.append(Finding("drift", f"{text} than the first"))
+        slower = "slower" if change > 0 else "faster"
+        found["drift"] = f"the last third is {abs(change):.1%} {slower} than the first"
     marked = () if camps else outliers(dict(times_ms))
     if marked:
-        count = f"{len(marked)} of {len(values)} blocks"
-        found.append(Finding("outliers", f"{count} lie far from the rest", marked))
-    return tuple(found)
+        found["outliers"] = f"{len(marked)} of {len(values)} blocks lie far from the rest"
+    return found
 
 
 # --------------------------------------------------------------------------- the arithmetic below

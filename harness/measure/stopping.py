@@ -115,19 +115,6 @@ def neighbours(times: Times, ranking: Sequence[str], level: float) -> list[Pair]
     return [Pair(faster, slower, found) for faster, slower, found in known if found]
 
 
-@dataclass(frozen=True)
-class Loss:
-    """Why a candidate leaves the race: it is slower than `rival`, who is in reach of a place."""
-
-    rival: str
-    found: Interval  # of the rival over the candidate
-
-    @property
-    def text(self) -> str:
-        """`7.1 % slower than mine`."""
-        return f"{100 * (self.found.value - 1):.1f} % slower than {self.rival}"
-
-
 def race_level(places: int, candidates: int, looks: int) -> float:
     """Level of the two-sided interval whose lower side carries one statement's error."""
     statements = places * max(candidates - 1, 1)
@@ -136,13 +123,13 @@ def race_level(places: int, candidates: int, looks: int) -> float:
 
 def losses(
     times: Times, ranking: Sequence[str], candidates: Collection[str], places: int, level: float
-) -> dict[str, Loss]:
-    """Who leaves: clearly slower than `places` of the `candidates`.
+) -> dict[str, str]:
+    """Who leaves, being clearly slower than `places` of the `candidates`: `7.1 % slower than mine`.
 
     `ranking`: everybody who is still in and may be dropped, from fast to slow; `candidates` are
     those of them that race for the places (a baseline can be dropped, but takes no place).
     """
-    found: dict[str, Loss] = {}
+    found: dict[str, str] = {}
     for at, entry in enumerate(ranking):
         beaten_by = 0
         for rival in ranking[:at]:
@@ -152,6 +139,6 @@ def losses(
             beaten_by += ratio is not None and ratio.low > 1.0
             if beaten_by == places:
                 assert ratio is not None
-                found[entry] = Loss(rival, ratio)
+                found[entry] = f"{100 * (ratio.value - 1):.1f} % slower than {rival}"
                 break
     return found

@@ -60,10 +60,10 @@ class WorkerReply(_Crossing):
 
     op: str = Field(max_length=16)
     calls_ms: CallTimes = ()
+    #: Per call, per output: strides in elements.
     strides: list[Annotated[list[Strides], Field(max_length=8)]] = Field(
         default=[], max_length=MOST_CALLS
     )
-    """Per call, per output: strides in elements."""
     kernels: Lines = ()
     configs: Lines = ()
     status: LooseStatus = None
@@ -91,12 +91,12 @@ class BurstReport(_Crossing):
     kernels: Lines = ()
     configs: Lines = ()
     deterministic: bool | None = None
+    #: Library → share of bit-equal elements, where the burst was compared.
     likeness: dict[LibraryName, Share] = Field(default={}, max_length=MOST_LIBRARIES)
-    """Library → share of bit-equal elements, where the burst was compared."""
+    #: Where an output is wrong; told while the secret is not: the values of one element, a hash.
     mismatch: Mismatch | None = None
-    """Where an output is wrong; told while the secret is not: the values of one element, a hash."""
+    #: Until the worker was locked behind its turn; the engine's own, no process tells it.
     rest_ms: Milliseconds = 0.0
-    """Until the worker was locked behind its turn; the engine's own, no process tells it."""
 
 
 class StretchReport(BurstReport):
@@ -107,11 +107,11 @@ class StretchReport(BurstReport):
     checked: Annotated[int, Field(ge=0, lt=1 << 31)] = 0
     judge_pct: Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)] = 0.0
     pauses: Annotated[tuple[Pause, ...], Field(strict=False, max_length=MOST_PAUSES)] = ()
+    #: The calls that count, on the monotonic clock that all processes of a machine share.
     since_s: Moment = 0.0
     until_s: Moment = 0.0
-    """The calls that count, on the monotonic clock that all processes of a machine share."""
+    #: The largest of an output's words that were compared, against SDPA's.
     rel_l2: Annotated[float, Field(ge=0)] = 0.0
-    """The largest of an output's words that were compared, against SDPA's."""
 
 
 class JudgeReady(_Crossing):

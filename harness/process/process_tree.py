@@ -1,13 +1,4 @@
-"""What keeps processes apart and leaves nothing behind. Linux calls by ctypes; no CUDA, no torch.
-
-`set_undumpable`     nobody of the same user reads this process's memory or environment
-`open_own_proc`    a process that changed its user reads its own entry in /proc again
-`set_process_name`        a fork shows what it is
-`die_with_parent`  an engine that is killed leaves no stopped worker behind
-`adopt_orphans`    a process that left its parent becomes ours, whatever session it fled to
-`descendants`      everything that a process started, whatever session it is in
-`sweep`            end every child of ours that we do not know
-"""
+"""What keeps processes apart and leaves nothing behind: Linux calls by ctypes, no torch."""
 
 import contextlib
 import ctypes
@@ -42,7 +33,7 @@ def open_own_proc() -> None:
 
 
 def adopt_orphans() -> bool:
-    """Become the parent of descendants whose own parent ends: double forks do not escape."""
+    """Become the parent of descendants whose own parent ends, whatever session they fled to."""
     return int(libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)) == 0
 
 
@@ -69,7 +60,7 @@ def children(pid: int) -> list[int]:
 
 
 def descendants(pid: int) -> list[int]:
-    """`pid`'s children, theirs and so on, nearest first."""
+    """`pid`'s children, theirs and so on, nearest first, whatever session they are in."""
     found: list[int] = []
     queue = [pid]
     while queue:

@@ -64,8 +64,8 @@ class Mismatch(Frozen):
     rows: Span
     wrong_rows: Count  # of any head
     columns: Span
+    #: Lines of heads, marks of rows: 0 all right, 9 all wrong, between them by share.
     picture: tuple[Line, ...] = Field(max_length=MOST_LINES)
-    """Lines of heads, marks of rows: 0 all right, 9 all wrong, between them by share."""
     heads_a_line: int = Field(ge=1)
     rows_a_mark: int = Field(ge=1)
     inputs_sha256: str = Field(pattern=r"^[0-9a-f]{64}$")  # of this call, in order

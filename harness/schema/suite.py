@@ -115,6 +115,11 @@ class Case(Shaped):
         """Bytes of one of k, v."""
         return 2 * math.prod(self.kv_shape)
 
+    @property
+    def burst_bytes(self) -> int:
+        """Bytes of q, k, v and o, or as much as a backward's, in one burst."""
+        return 2 * self.burst * (self.q_bytes + self.kv_bytes)
+
 
 class Limits(Frozen):
     """Deadlines in seconds, memory and disk in GiB; a worker that passes one is ended."""

@@ -59,8 +59,8 @@ class Chaos:
     def submit(self, unit: Unit) -> None:
         self.submitted.append(unit)
         told, plain = [], json.loads(to_text(unit))
-        for config in unit.cases:
-            lines = [self.line(plain, entrant, config) for entrant in plain["entrants"]]
+        for config in unit.request.cases:
+            lines = [self.line(plain, each, config) for each in plain["request"]["entrants"]]
             self.rng.shuffle(lines)
             told += [Told(unit.label, {"op": "result", "line": line}) for line in lines]
         told += self.rng.sample(told, len(told) // 2)  # doubled
@@ -216,8 +216,9 @@ class OneBadNode:
                 told.append(Told(label, {"op": "hello", "where": "good", "machine": {}}))
             if left == 0:
                 plain = json.loads(to_text(unit))
+                run = plain["request"]
                 rows = [
-                    row(plain, e, c, "UNSUPPORTED") for c in unit.cases for e in plain["entrants"]
+                    row(plain, e, c, "UNSUPPORTED") for c in run["cases"] for e in run["entrants"]
                 ]
                 told += [Told(label, {"op": "result", "line": line}) for line in rows]
                 told.append(gone(label, ""))
@@ -274,7 +275,7 @@ GPU_SUITE = SUITE.model_copy(update={"device": "gpu"})
 
 
 def names(unit: Unit) -> list[str]:
-    return [entrant.name for entrant in unit.entrants]
+    return [entrant.name for entrant in unit.request.entrants]
 
 
 def test_every_unit_holds_the_baseline() -> None:
@@ -305,7 +306,7 @@ def test_recorded_cases_are_skipped_and_entrants_with_the_same_rest_share() -> N
     cut = plan_units(
         request(["a", "b", "c", "d"]), 4, recorded=lambda asked: (asked[0], asked[2]) in known
     )
-    assert [(names(u), u.cases) for u in cut] == [
+    assert [(names(u), u.request.cases) for u in cut] == [
         (["a", "b", "base"], ("two",)),
         (["d", "base"], ("one", "two")),
     ]
@@ -317,18 +318,17 @@ def test_a_unit_travels_as_text() -> None:
 
 
 def test_all_of_a_request_travels() -> None:
-    asked = {field.name for field in dataclasses.fields(Request)}
-    here_only = {"machine", "off", "refused", "fail_fast", "only_check"}  # never with many GPUs
-    assert asked - here_only <= set(Unit.model_fields)
     rule = StoppingRule(until_pct=0.3, race=3)
-    (unit,) = plan_units(dataclasses.replace(request(["a"]), rule=rule, sandbox=1))
-    there = Unit.model_validate_json(to_text(unit)).request(Machine())
-    assert (there.rule, there.sandbox, there.baseline) == (rule, 1, "base")
+    asked = dataclasses.replace(request(["a"]), rule=rule, sandbox=1, refused=("bad",))
+    (unit,) = plan_units(asked)
+    there = Unit.model_validate_json(to_text(unit)).request
+    assert there == dataclasses.replace(asked, cases=("one", "two"))
+    assert isinstance(there, Request)
 
 
 def test_a_part_of_the_suite_stays_on_the_same_board() -> None:
     (unit,) = units(["a"])
-    part = unit.model_copy(update={"cases": ("two",)}).request(Machine())
+    part = dataclasses.replace(unit.request, cases=("two",))
     assert [case.name for case in part.asked.cases] == ["two"]
     assert part.suite.sha256 == SUITE.sha256 != part.asked.sha256
 
@@ -477,7 +477,8 @@ def test_a_unit_whose_owner_is_gone_tells_what_it_has_and_ends(tmp_path: Path) -
     suite = TINY.model_copy(update={"blocks": 5000})
     asked = resolve([str(tmp_path / "generated")], [], suite, Machine(), "sdpa", ROOT)
     (unit,) = plan_units(asked)
-    unit = unit.model_copy(update={"cache": tmp_path / "cache"})
+    own = dataclasses.replace(unit.request, cache=tmp_path / "cache")
+    unit = unit.model_copy(update={"request": own})
     pipe = subprocess.PIPE
     with subprocess.Popen([*COMMAND, "--gpu", "none"], cwd=ROOT, stdin=pipe, stdout=pipe) as child:
         assert child.stdin
@@ -540,7 +541,7 @@ def test_resume_after_the_head_was_killed(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("NULL_UNIT_SLOW_S", "0")
     known = recorded_in(tmp_path, request(NAMES), "cpu")
     left = plan_units(request(NAMES), recorded=known.__contains__)
-    assert [(unit.names, unit.cases) for unit in left] == [
+    assert [(unit.names, unit.request.cases) for unit in left] == [
         (("slow-2",), ("two",)),
         (("n3",), ("one", "two")),
     ]
@@ -575,8 +576,8 @@ def test_who_a_row_leans_on_is_in_its_unit_though_nobody_asked(
     suite = SUITE.model_copy(update={"against": "sdpa", "baselines": ()})
     asked = dataclasses.replace(request(["one", "two"], suite, base=False), baseline=headline)
     planned = plan_units(asked.with_trusted())
-    assert tuple(entrant.name for entrant in planned[0].entrants) == first
+    assert tuple(entrant.name for entrant in planned[0].request.entrants) == first
     assert planned[0].names == ("one",)
-    assert {unit.control for unit in planned} == {"sdpa"}
+    assert {unit.request.control for unit in planned} == {"sdpa"}
     (again,) = planned[0].split(("one",))
-    assert again.entrants == planned[0].entrants
+    assert again.request.entrants == planned[0].request.entrants

@@ -130,7 +130,8 @@ def test_a_row_that_says_what_was_not_asked_is_not_taken(changes: dict[str, obje
     (unit,) = units(["n0"])
     described = json.loads(to_text(unit))
     lines = [
-        null_unit.row(described, entrant, "one", "UNSUPPORTED") for entrant in described["entrants"]
+        null_unit.row(described, entrant, "one", "UNSUPPORTED")
+        for entrant in described["request"]["entrants"]
     ]
     honest = [record.parse(line.encode()) for line in lines]
     taken: list[Result] = []
@@ -213,7 +214,10 @@ def test_a_row_that_contradicts_itself_is_not_taken(changes: dict[str, object]) 
 def rows_of(unit: Unit, count: int = 12) -> tuple[Result, Result]:
     """Rows of case `one` that passed: n0's, twice as fast, and its baseline's."""
     described = json.loads(to_text(unit))
-    lines = [null_unit.row(described, each, "one", "UNSUPPORTED") for each in described["entrants"]]
+    lines = [
+        null_unit.row(described, each, "one", "UNSUPPORTED")
+        for each in described["request"]["entrants"]
+    ]
     told = [record.parse(line.encode()) for line in lines]
     rows = {
         row.entry: timed(row, {block: (10 + 0.01 * block) / n for block in range(count)})
@@ -336,7 +340,7 @@ def test_a_unit_says_once_on_which_machine_it_runs() -> None:
 
 def test_a_unit_runs_on_what_was_asked_for() -> None:
     (unit,) = units(["n0"])
-    on_gpu = unit.model_copy(update={"suite": SUITE.model_copy(update={"device": "gpu"})})
+    (on_gpu,) = units(["n0"], suite=SUITE.model_copy(update={"device": "gpu"}))
     for asked, machine, said in (
         (unit, H200, "asked for no GPU, this is NVIDIA H200"),
         (on_gpu, Machine(), "asked for a GPU, NVML finds none"),

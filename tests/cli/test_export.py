@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from harness.board import record
+from harness.board.publish import build
 from harness.board.rank import leaderboard
 from harness.catalog.entrants import find_entrants
 from harness.cli import main
@@ -121,6 +122,22 @@ def test_the_evidence_is_the_boards_row_and_its_records(pair: Path, tmp_path: Pa
     words = ["verify", PAIR[0], "--results", str(tmp_path), "--audit-only"]
     args = main.parse_args(words)
     assert verify.run(args) == 0
+
+
+def test_the_evidence_has_the_rank_of_the_board(tmp_path: Path) -> None:
+    """Two who were never both in the newest run of one of them are told apart by an older one."""
+    results, mine = tmp_path / "results", entrant_of(PAIR[0]).source_sha256
+    runs = ({PAIR[0]: 0.9, "rival": 0.897}, {PAIR[0]: 0.9}, {"rival": 0.897})
+    for number, factors in enumerate(runs):
+        told = {"run": f"r{number}", "date": f"2026-11-2{number}", "seed": number}
+        for line in run_of(factors, source_sha256=mine, **told):
+            record.append(results, line)
+    assert call(tmp_path / "out", PAIR[0], "--results", results) == 0
+    evidence = json.loads((tmp_path / "out" / PACKAGE / "evidence.json").read_text())
+    board, _ = build(results)
+    (row,) = (row for row in board.boards[0].rows if row.entry == PAIR[0])
+    assert (row.rank, row.tie) == (2, False)
+    assert evidence["forward"]["boards"][0]["rank"] == row.rank
 
 
 def test_the_official_suite_comes_first(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from harness.engine import assign_roles, session
 from harness.engine.assign_roles import Crew
 from harness.engine.guards.quiet import Quiet
 from harness.engine.processes import judge_client
-from harness.engine.processes.judge_client import PLAIN, JudgeClient, JudgeFailed
+from harness.engine.processes.judge_client import JudgeClient, JudgeFailed
 from harness.engine.timing import start_profilers
 from harness.judge.burst import WorkerLink
 from harness.judge.judge import Judge
@@ -163,9 +163,9 @@ def test_it_ends_and_is_cleaned_up_behind_before_the_judge_frees_its_buffers() -
     ],
 )
 def test_who_goes_on_behind_its_calls(reply: BurstReport, alive: bool, goes_on: bool) -> None:
-    mine, judge = worker("mine"), MagicMock(**{"burst.return_value": reply})
+    mine = worker("mine")
     mine.child.alive = alive  # type: ignore[misc]
-    assert mine.run(judge, 1.0, print, PLAIN) == (reply, goes_on)
+    assert mine.goes_on(reply) is goes_on
 
 
 @pytest.mark.parametrize(

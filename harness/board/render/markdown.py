@@ -59,6 +59,8 @@ HIDDEN = (
     "score. Rows of one run stand beside each other, others met other shapes."
 )
 STEPS = "How an entry came to be, from its own folder: timed and verified alike, without a place."
+#: Which of the tables above a rank is a rank of; nothing: the first.
+GROUP_WORDS = {"approximate": " (approx.)", "library": " (library)"}
 #: Columns of a config's table that hold words.
 LEFT = {"entry", "p10 – p90 ms", "notes"}
 EMPTY = """
@@ -196,7 +198,7 @@ def _config_table(board: Board, config: str, notes: Notes) -> str:
         r = _on(row, config)
         body.append(
             [
-                rank_text(row) + group_text(row),
+                rank_text(row) + GROUP_WORDS.get(row.group, ""),
                 code(row.entry),
                 number(r.tflops, 1),
                 number(r.peak_pct, 1),
@@ -218,15 +220,6 @@ def _lasting(result: Result) -> tuple[str, str]:
     """TFLOP/s and pJ/FLOP of its stretch."""
     stretch = lasting(result)
     return (number(stretch.tflops, 1), number(stretch.pj_per_flop, 2)) if stretch else ("–", "–")
-
-
-def group_text(row: Row) -> str:
-    """Which of the tables above a rank is a rank of."""
-    if row.rank is None:
-        return ""
-    if row.borrowed:
-        return " (library)"
-    return "" if row.exact else " (approx.)"
 
 
 def _ties(board: Board) -> list[str]:

@@ -101,7 +101,7 @@ class Notes:
         lines = []
         for run in runs:
             found = stats.findings(self._courses[config, run])
-            words = [f"{f.text} (cancels in the speed-up)" for f in found if f.kind == "drift"]
+            words = [f"{found['drift']} (cancels in the speed-up)"] if "drift" in found else []
             words += self._telemetry.get((config, run), [])
             if words:
                 name = f"run {run}: " if len(runs) > 1 else ""
@@ -115,7 +115,7 @@ class Notes:
         moved = self._courses.get((result.config, result.run), {})
         mine = times_ms(result.samples)
         own = {block: time / moved.get(block, 1.0) for block, time in mine.items()}
-        found = [finding.text for finding in stats.findings(own)] if own else []
+        found = list(stats.findings(own).values())
         if result.held in UNHELD and result.scored:
             found.insert(0, UNHELD[result.held])
         late = sum(sample.late for sample in result.samples)

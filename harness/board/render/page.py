@@ -114,9 +114,9 @@ def _board(
     files: Files,
 ) -> Json:
     key = (board.gpu, board.suite_sha256, board.protocol)
-    rows, notes, groups = [], Notes(board), _groups(board)
+    rows, notes = [], Notes(board)
     for row in board.rows:
-        fields = _row(board, row, groups.get(row.entry, ""), notes, files)
+        fields = _row(board, row, notes, files)
         points = past.get((*key, row.entry), [])
         fields["history"] = [_point(point) for point in points[-MOST_POINTS:]]
         text = notes_of.get(row.entry, "")
@@ -142,13 +142,6 @@ def _board(
     }
 
 
-def _groups(board: Board) -> dict[str, str]:
-    """Entry → among whom it is ranked."""
-    groups = {"exact": board.exact, "approximate": board.approximate}
-    groups |= {"library": board.library, "step": board.steps}
-    return {row.entry: name for name, rows in groups.items() for row in rows}
-
-
 def _config(board: Board, config: str, notes: Notes) -> Json:
     result = board.any_on(config)
     case, machine = result.case, result.machine
@@ -166,7 +159,7 @@ def _config(board: Board, config: str, notes: Notes) -> Json:
     }
 
 
-def _row(board: Board, row: Row, group: str, notes: Notes, files: Files) -> Json:
+def _row(board: Board, row: Row, notes: Notes, files: Files) -> Json:
     first, machine = row.pick, row.pick.machine
     return {
         "entry": row.entry,
@@ -178,7 +171,7 @@ def _row(board: Board, row: Row, group: str, notes: Notes, files: Files) -> Json
         "place": rank_text(row),
         "exact": row.exact,
         "repeatable": row.repeatable,
-        "group": group,
+        "group": row.group,
         "champion": row.champion,
         "speedup": _interval(row.speedup),
         "why": sanitize(row.why),

@@ -21,26 +21,27 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from harness.board import query
-from harness.catalog.entrants import find_entrants, stage
+from harness.catalog.entrants import find_entrants
 from harness.catalog.launch_spec import parse_launch
+from harness.catalog.request import Request
+from harness.engine.assign_roles import Crew
 from harness.engine.guards.resource_watch import ResourceWatch
-from harness.engine.processes.worker_process import WorkerProcess
-from harness.errors import Exit, UnavailableError, UsageError, WireError
+from harness.errors import Exit, StorageError, UnavailableError, UsageError, WireError
 from harness.measure.telemetry import Monitor
 from harness.problems import get_problem
 from harness.process import wire
-from harness.process.child import Child, Jail
+from harness.process.child import Child
 from harness.process.project import base
-from harness.process.sandbox import enter, namespaces
+from harness.process.sandbox import enter
 from harness.process.sandbox.removal import remove_tree
-from harness.process.scratch import house
 from harness.process.text import plain_text
-from harness.schema import Entrant, Kind, Limits, Machine
+from harness.schema import Case, Entrant, Kind, Limits, Machine, Suite
 from harness.worker.cuda import resources
 from harness.worker.cuda.nvrtc import CudaSourceError
 from harness.worker.cuda.resources import KernelReport
 
 MOST_KERNELS = 1000
+CASE = Case(name="none", batch=1, heads=1, seqlen=1, headdim=64)  # nothing is called
 _KERNEL = TypeAdapter(KernelReport)
 
 
@@ -61,13 +62,10 @@ def run(args: argparse.Namespace) -> int:
     if not cuda:
         raise UsageError("nothing to compile: no CUDA submission among these", "python run.py list")
     note_walls()
-    builds: list[dict[str, object]] = []
-    code = max(one(entrant, args.arch, args.fail_on_spills, builds) for entrant in cuda)
-    if args.json:
-        print(json.dumps({"builds": builds}))
-    else:
-        print("\n".join(str(each["text"]) for each in builds))
-    return code
+    made = [one(entrant, args.arch, args.fail_on_spills) for entrant in cuda]
+    builds = [build for _, build in made]
+    print(json.dumps({"builds": builds}) if args.json else "\n".join(b["text"] for b in builds))
+    return max(code for code, _ in made)
 
 
 def note_walls() -> None:
@@ -79,9 +77,9 @@ def note_walls() -> None:
 
 
 def one(
-    entrant: Entrant, archs: list[str] | None, fail_on_spills: bool, builds: list[dict[str, object]]
-) -> int:
-    """Add what became of one submission to `builds`; `text` is how a person reads it."""
+    entrant: Entrant, archs: list[str] | None, fail_on_spills: bool
+) -> tuple[int, dict[str, Any]]:
+    """The exit code of one submission and what became of it; `text` is how a person reads it."""
     manifest = entrant.manifest
     launch = None
     if manifest.launch is not None:
@@ -95,16 +93,16 @@ def one(
         place = f"{cause.file}:{cause.line}: " if cause.file else ""
         reason = plain_text(f"{cause.status}: {place}{cause.message}")
         print(f"{entrant.name}: {reason}\n  next: mend that line", file=sys.stderr)
-        builds.append({"entry": entrant.name, "error": reason, "kernels": [], "text": entrant.name})
-        return Exit.SUBMISSION_FAILED
+        failed = {"entry": entrant.name, "error": reason, "kernels": [], "text": entrant.name}
+        return Exit.SUBMISSION_FAILED, failed
     kernels = [
         dataclasses.asdict(r) | {"warnings": r.warnings, "broken": r.broken} for r in reports
     ]
     text = f"{entrant.name}\n{resources.render(reports)}"
-    builds.append({"entry": entrant.name, "error": "", "kernels": kernels, "text": text})
     spills = any(each.spill_store_bytes or each.spill_load_bytes for each in reports)
-    failed = any(each.broken for each in reports) or (spills and fail_on_spills)
-    return Exit.SUBMISSION_FAILED if failed else Exit.OK
+    wrong = any(each.broken for each in reports) or (spills and fail_on_spills)
+    made = {"entry": entrant.name, "error": "", "kernels": kernels, "text": text}
+    return Exit.SUBMISSION_FAILED if wrong else Exit.OK, made
 
 
 def report(
@@ -122,11 +120,14 @@ def report(
     with contextlib.ExitStack() as stack:
         own = Path(tempfile.mkdtemp(prefix="attnboard-build-"))
         stack.callback(remove_tree, own)
-        stage(entrant, own / "source")
-        jail = _jail(entrant, own, limits, level)
-        worker = WorkerProcess(entrant, problem, "cpu", jail)
-        asked = {"folder": str(jail.source), "entry": entrant.manifest.entry}
-        child = Child("harness.worker.cuda.resources", [], jail)
+        suite = Suite(name="build", cases=(CASE,), limits=limits)
+        request = Request(suite, Machine(), (entrant,), "", base(), own, level)
+        worker = Crew(request, problem, "cpu", own).workers[entrant.name]
+        if worker.unmade:
+            raise StorageError(worker.unmade, f"free space or permissions under {own.parent}")
+        source = worker.jail.source
+        asked = {"folder": str(source), "entry": entrant.manifest.entry}
+        child = Child("harness.worker.cuda.resources", [], worker.jail)
         stack.callback(child.end)
         worker.builder = child
         watch = ResourceWatch([worker], limits, Monitor(Machine()))
@@ -146,7 +147,7 @@ def report(
             said = f"{ending}\n{child.log_tail()}"
             raise CudaSourceError("CRASHED", said) from None
         except CudaSourceError as cause:  # the author knows nothing of the copy
-            copy = f"{jail.source}/"
+            copy = f"{source}/"
             words = cause.message.replace(copy, ""), cause.file.replace(copy, "")
             raise CudaSourceError(cause.status, *words, cause.line) from None
 
@@ -161,29 +162,6 @@ def limits() -> Limits:
 def memory_bytes() -> int:
     """What this machine has."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
-def _jail(entrant: Entrant, own: Path, limits: Limits, level: int) -> Jail:
-    """A builder's folders, for one build."""
-    uid = namespaces.user_of(entrant.source_sha256) if level == 2 else None
-    cache, scratch = own / "cache", own / "scratch"
-    for folder in (cache, scratch):
-        folder.mkdir()
-        if uid is not None:
-            os.chown(folder, uid, uid)
-    env = {"CUDA_VISIBLE_DEVICES": ""}
-    return Jail(
-        cache=cache,
-        scratch=scratch,
-        env=env,
-        source=own / "source",
-        house=house(own),
-        level=level,
-        uid=uid,
-        devices=(),
-        memory_bytes=int(limits.memory_gib * 2**30),
-        root=base(),
-    )
 
 
 def _kernels_from(child: Child, deadline: float) -> list[KernelReport]:

@@ -28,17 +28,13 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Always exit code 0: a broken folder is a row that says so."""
-    lists: dict[str, list[dict[str, str]]] = {}
     root = base()
     args.results = args.results or root / "results"
-    if args.what in ("all", "submissions"):
-        lists["submissions"] = list(_entries(args, root / "submissions"))
-    if args.what == "rungs":
-        lists["rungs"] = list(_rungs(args, root))
-    if args.what in ("all", "baselines"):
-        lists["baselines"] = list(_entries(args, root / "baselines"))
-    if args.what in ("all", "suites"):
-        lists["suites"] = list(_suites(args, root / "configs"))
+    listed = {"submissions": _entries(args, root / "submissions"), "rungs": _rungs(args, root)}
+    listed |= {"baselines": _entries(args, root / "baselines")}
+    listed |= {"suites": _suites(args, root / "configs")}
+    asked = [args.what] if args.what in listed else ["submissions", "baselines", "suites"]
+    lists = {name: list(listed[name]) for name in asked}
     if args.json:
         print(json.dumps(lists, indent=2))
         return Exit.OK

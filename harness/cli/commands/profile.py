@@ -85,9 +85,8 @@ def profile(entrant: Entrant, suite: Suite, machine: Machine, args: argparse.Nam
                 "a CUDA submission: python run.py build cuda_hopper",
             ) from None
         build_command.note_walls()
-        builds: list[dict[str, object]] = []
-        code = build_command.one(entrant, None, fail_on_spills=False, builds=builds)
-        print("\n".join(str(each["text"]) for each in builds))
+        code, built = build_command.one(entrant, None, fail_on_spills=False)
+        print(built["text"])
         return code
     return Exit.OK
 
@@ -126,8 +125,7 @@ class Roofs:
     """What the chip could do at its boost clock."""
 
     tensor_tflops: float
-    exp_tflops: float
-    """FLOP rate at which the exponentials alone would fill the time."""
+    exp_tflops: float  # FLOP rate at which the exponentials alone would fill the time
     memory_tb_s: float
 
 

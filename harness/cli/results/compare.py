@@ -2,7 +2,7 @@
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from harness.board import query
@@ -87,23 +87,18 @@ def percent(text: str) -> float:
 
 def run(args: argparse.Namespace) -> int:
     """0 compared; 1 a regression beyond --fail-on-regression; 2 no such entry; 3 nothing shared."""
-    each = [
-        argparse.Namespace(**{**vars(args), "b": other})
-        for other in dict.fromkeys((args.b, *args.more))
-    ]
-    found = [(one, find_pairs(one)) for one in each]
+    found = {b: find_pairs(args, b) for b in (args.b, *args.more)}
     if args.json:
-        documents = [_document(one, pairs, geomean(pairs)) for one, pairs in found]
+        documents = [_document(args.a, b, pairs) for b, pairs in found.items()]
         print(json.dumps({"a": args.a, "against": documents} if args.more else documents[0]))
     elif len(found) == 1:
-        print("\n".join(_lines(args, found[0][1], geomean(found[0][1]))))
+        print("\n".join(_lines(args.a, args.b, found[args.b])))
     else:
         print("\n".join(_lines_of_many(args.a, found)))
-    codes = [_regression(one, pairs) for one, pairs in found]
-    return max(codes)
+    return max(_regression(args, b, pairs) for b, pairs in found.items())
 
 
-def _regression(args: argparse.Namespace, pairs: Sequence[Pair]) -> int:
+def _regression(args: argparse.Namespace, b: str, pairs: Sequence[Pair]) -> int:
     """The exit code of one comparison; without --fail-on-regression nothing is one."""
     limit = args.fail_on_regression
     if limit is None:
@@ -111,29 +106,31 @@ def _regression(args: argparse.Namespace, pairs: Sequence[Pair]) -> int:
     worse = [pair.a.config for pair in pairs if is_regression(pair.ratio, limit)]
     worse += ["geomean"] if is_regression(geomean(pairs), limit) else []
     if worse and not args.json:
-        against = f" against {sanitize(args.b, 80)}" if args.more else ""
+        against = f" against {sanitize(b, 80)}" if args.more else ""
         print(f"regression beyond {limit:.1%}{against} on {', '.join(worse)}")
     return Exit.SUBMISSION_FAILED if worse else Exit.OK
 
 
-def _lines_of_many(a: str, found: Sequence[tuple[argparse.Namespace, Sequence[Pair]]]) -> list[str]:
+def _lines_of_many(a: str, found: Mapping[str, Sequence[Pair]]) -> list[str]:
     """One line for each whom `a` is held against; a star: not side by side."""
-    boards = {(pairs[0].a.gpu, pairs[0].a.suite) for _, pairs in found}
-    configs = list(dict.fromkeys(p.a.config for _, pairs in found for p in pairs))
+    every = [pair for pairs in found.values() for pair in pairs]
+    boards = {(pairs[0].a.gpu, pairs[0].a.suite) for pairs in found.values()}
+    configs = list(dict.fromkeys(pair.a.config for pair in every))
     rows = [[f"{sanitize(a, 80)} against", *configs, "geomean [95 %]", ""]]
-    for one, pairs in found:
+    for b, pairs in found.items():
         on = {p.a.config: f"{times(p.ratio)}{'' if p.paired else '*'}" for p in pairs}
         overall = geomean(pairs)
         cells = [on.get(config, "–") for config in configs]
-        rows.append([sanitize(one.b, 80), *cells, times(overall), words(overall)])
+        rows.append([sanitize(b, 80), *cells, times(overall), words(overall)])
     lines = [" and ".join(f"{sanitize(gpu)} · {suite}" for gpu, suite in sorted(boards))]
     lines.append(query.table(rows))
-    if any(not p.paired for _, pairs in found for p in pairs):
+    if any(not pair.paired for pair in every):
         lines.append(
             "* in different runs, compared through their baseline: wider than side by side"
         )
-    lines += _unheld([pair for _, pairs in found for pair in pairs])
-    return [*lines, f"next: python run.py compare {sanitize(a, 80)} {sanitize(found[0][0].b, 80)}"]
+    lines += _unheld(every)
+    first = sanitize(next(iter(found)), 80)
+    return [*lines, f"next: python run.py compare {sanitize(a, 80)} {first}"]
 
 
 def is_regression(ratio: Interval, limit: float) -> bool:
@@ -141,14 +138,14 @@ def is_regression(ratio: Interval, limit: float) -> bool:
     return ratio.value < 1 - limit and ratio.high < 1
 
 
-def find_pairs(args: argparse.Namespace) -> list[Pair]:
-    """The newest lines of A and B on every config both passed, of one GPU, suite and protocol."""
+def find_pairs(args: argparse.Namespace, b: str) -> list[Pair]:
+    """The newest lines of A and `b` on every config both passed, of one GPU, suite and protocol."""
     wanted, _ = query.heads(args)
-    mine, theirs = _named(args.a, wanted), _named(args.b, wanted)
+    mine, theirs = _named(args.a, wanted), _named(b, wanted)
     pairs = _best(mine, theirs, wanted)
     if not pairs:
         raise UnavailableError(
-            f"'{args.a}' and '{args.b}' passed no config in common on one GPU, suite and protocol",
+            f"'{args.a}' and '{b}' passed no config in common on one GPU, suite and protocol",
             side_by_side({h.entry: Kind(h.kind) for h in (mine[0], theirs[0])}, mine[0].suite),
         )
     return pairs
@@ -156,9 +153,7 @@ def find_pairs(args: argparse.Namespace) -> list[Pair]:
 
 def _named(name: str, heads: list[Head]) -> list[Head]:
     entry, _, which = name.partition("@")
-    mine = [h for h in heads if h.entry == entry]
-    if not mine:
-        raise query.unknown(entry, sorted({h.entry for h in heads}))
+    mine = query.of_entry(heads, entry)
     found = [
         h for h in mine if not which or h.run.startswith(which) or h.source_sha256.startswith(which)
     ]
@@ -219,8 +214,8 @@ def _on_board(sides: list[dict[str, Head]], among: list[Head]) -> list[Pair]:
     return sorted(pairs, key=lambda p: (p.a.case.headdim, p.a.case.seqlen))
 
 
-def _lines(args: argparse.Namespace, pairs: list[Pair], overall: Interval) -> list[str]:
-    a, b = sanitize(args.a, 80), sanitize(args.b, 80)
+def _lines(a: str, b: str, pairs: Sequence[Pair]) -> list[str]:
+    a, b, overall = sanitize(a, 80), sanitize(b, 80), geomean(pairs)
     rows = [["config", f"{a} ms", f"{b} ms", f"{a} against {b} [95 %]", ""]]
     for p in pairs:
         both = (milliseconds(each.latency_ms) for each in (p.a, p.b))
@@ -279,7 +274,7 @@ def _unheld(pairs: Sequence[Pair]) -> list[str]:
     return [f"{name}{DOUBT} {sanitize(why)}" for name, why in sorted(reasons) if why]
 
 
-def _document(args: argparse.Namespace, pairs: list[Pair], overall: Interval) -> dict[str, object]:
+def _document(a: str, b: str, pairs: Sequence[Pair]) -> dict[str, object]:
     def as_json(ratio: Interval) -> dict[str, object]:
         return asdict(ratio) | {"words": words(ratio)}
 
@@ -292,10 +287,10 @@ def _document(args: argparse.Namespace, pairs: list[Pair], overall: Interval) ->
 
     configs = {p.a.config: {**as_json(p.ratio), "paired": p.paired, **lasts(p)} for p in pairs}
     return {
-        "a": args.a,
-        "b": args.b,
+        "a": a,
+        "b": b,
         "gpu": pairs[0].a.gpu,
         "configs": configs,
-        "geomean": as_json(overall),
+        "geomean": as_json(geomean(pairs)),
         "not_judged": _unheld(pairs),
     }

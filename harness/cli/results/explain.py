@@ -43,7 +43,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Exit codes as compare's."""
-    pairs = compare.find_pairs(args)
+    pairs = compare.find_pairs(args, args.b)
     known = {one.entry: list(resources(args.cache, one)) for one in (pairs[0].a, pairs[0].b)}
     if args.json:
         print(json.dumps(_document(args, pairs, known)))

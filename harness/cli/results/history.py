@@ -18,7 +18,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Exit code 0, or 2 with the nearest name if there is no such entry."""
-    lines = query.of_entry(args, args.name)
+    wanted, _ = query.heads(args)
+    lines = query.of_entry(wanted, args.name)
     _, bad = record.read(lines)  # of one entry all are read whole, and what is no row left out
     damaged = {(line.path, line.number) for line in bad}
     points = history(h for h in lines if (h.path, h.number) not in damaged)

@@ -85,7 +85,8 @@ def run(args: argparse.Namespace) -> int:
 
 def find(args: argparse.Namespace) -> Result:
     """The row that RUN, ENTRY and CONFIG name; UsageError with the nearest one otherwise."""
-    mine = query.of_entry(args, args.entry)
+    wanted, _ = query.heads(args)
+    mine = query.of_entry(wanted, args.entry)
     in_run = [h for h in mine if h.run.startswith(args.replayed)]
     _must_be(in_run, "run", args.replayed, (h.run for h in mine))
     chosen = [h for h in in_run if h.config == args.config]
@@ -169,8 +170,8 @@ def _suite(old: Result, found: Mismatch) -> Suite:
         case = Case.model_validate(old.case.model_dump() | {**shape, **axes, **burst})
     except ValidationError as error:
         raise _no_draw(old, error.errors()[0]["msg"]) from None
-    if _bytes(case) > 4 * max(_bytes(old.case), LEAST_ROOM_BYTES):
-        raise _no_draw(old, f"{_bytes(case) >> 30} GiB, more than its own shape takes")
+    if case.burst_bytes > 4 * max(old.case.burst_bytes, LEAST_ROOM_BYTES):
+        raise _no_draw(old, f"{case.burst_bytes >> 30} GiB, more than its own shape takes")
     if why := _unasked(get_problem(old.problem), case, found.draw):
         raise _no_draw(old, why)
     return usual.model_copy(update={"cases": (case,), "name": old.suite, "baselines": ()})
@@ -183,11 +184,6 @@ def _unasked(problem: Problem, case: Case, draw: Draw) -> str:
         return f"{draw.distribution} inputs"
     unknown = sorted(set(draw.kwargs).difference(*(probe.kwargs for probe in asked)))
     return f"a call with {', '.join(unknown)}" if unknown else ""
-
-
-def _bytes(case: Case) -> int:
-    """Of q, k, v and o, or as much as a backward's, in one burst."""
-    return 2 * case.burst * (case.q_bytes + case.kv_bytes)
 
 
 def _no_draw(old: Result, why: str) -> UnavailableError:

@@ -98,7 +98,7 @@ class JudgeClient:
             "watched": watched,
             "worker": worker,
         }
-        return self._read(self._ask(message, JUDGE_REQUEST_S), messages.Asked).gap_ms
+        return self._ask(message, messages.Asked).gap_ms
 
     def burst(
         self,
@@ -137,7 +137,7 @@ class JudgeClient:
         overdue: ends a worker that kept the judge from its deadline; told its name and the
         deadline.
         """
-        self._read(self._ask({"op": "prime", "workers": list(names)}, JUDGE_REQUEST_S), Done)
+        self._ask({"op": "prime", "workers": list(names)}, Done)
         end = time.monotonic() + timeout_s
         for name in names:
             left = max(0.0, end - time.monotonic())
@@ -149,28 +149,26 @@ class JudgeClient:
     def detach(self, name: str) -> None:
         """Forget a worker and free its buffers."""
         with self._busy_with(name):
-            self._read(self._ask({"op": "detach", "worker": name}, JUDGE_REQUEST_S), Done)
+            self._ask({"op": "detach", "worker": name}, Done)
 
     def hidden_cases(self, official: Sequence[Case], each: int) -> tuple[Case, ...]:
         """Shapes that follow from the secret in force, `each` for every headdim of `official`."""
         cases = [case.model_dump(mode="json") for case in official]
-        message = {"op": "hidden", "official": cases, "each": each}
-        return self._read(self._ask(message, JUDGE_REQUEST_S), messages.Drawn).cases
+        return self._ask({"op": "hidden", "official": cases, "each": each}, messages.Drawn).cases
 
     def reveal(self) -> str:
         """The secret that all inputs so far came from; the next ones come from a new one."""
-        answer = self._read(self._ask({"op": "reveal"}, JUDGE_REQUEST_S), messages.Revealed)
+        answer = self._ask({"op": "reveal"}, messages.Revealed)
         self.commitment = answer.commitment
         return answer.secret
 
     def replay(self, secret: str) -> None:
         """From now on draw inputs from a record's secret; results are kept for `dump`."""
-        self._read(self._ask({"op": "replay", "secret": secret}, JUDGE_REQUEST_S), Done)
+        self._ask({"op": "replay", "secret": secret}, Done)
 
     def dump(self, path: str, call: int) -> str:
         """Have one call of the replayed burst written to `path`, if any; SHA-256 of its inputs."""
-        message = {"op": "dump", "path": path, "call": call}
-        return self._read(self._ask(message, JUDGE_REQUEST_S), messages.Dumped).sha256
+        return self._ask({"op": "dump", "path": path, "call": call}, messages.Dumped).sha256
 
     def _answer_of_worker(self, deadline_s: float, overdue: Overdue) -> wire.Message:
         """The answer to a request in which a worker runs.
@@ -191,11 +189,9 @@ class JudgeClient:
             cause.worker = worker
             raise
 
-    def _ask(
-        self, message: wire.Message, timeout_s: float, fds: tuple[int, ...] = ()
-    ) -> wire.Message:
-        self._send(message, fds)
-        return self._receive(timeout_s)
+    def _ask(self, message: wire.Message, model: type[Crossing]) -> Crossing:
+        self._send(message)
+        return self._read(self._receive(JUDGE_REQUEST_S), model)
 
     def _send(self, message: wire.Message, fds: tuple[int, ...] = ()) -> None:
         try:

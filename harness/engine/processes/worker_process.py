@@ -20,13 +20,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from harness.catalog.entrants import intact
-from harness.engine.processes.judge_client import BurstOptions, JudgeClient, Overdue
+from harness.engine.processes.judge_client import JudgeClient, Overdue
 from harness.errors import WireError
 from harness.problems import Problem
 from harness.process import wire
 from harness.process.child import Child, Jail
 from harness.process.forkserver import ForkServer
-from harness.process.messages import BuilderReply, BurstReport, StretchReport, understood
+from harness.process.messages import BuilderReply, BurstReport, understood
 from harness.process.sandbox import usage
 from harness.schema import CONFESSIONS, Case, Entrant, Kind, Limits, Machine, Status
 
@@ -203,27 +203,8 @@ class WorkerProcess:
             return BurstReport(status=Status.INTERRUPTED, message=CHANGED)
         return failure
 
-    def run(
-        self,
-        judge: JudgeClient,
-        timeout_s: float,
-        overdue: Overdue,
-        options: BurstOptions,
-        kernels_s: float | None = None,
-    ) -> tuple[BurstReport, bool]:
-        """Its calls of the judge's current inputs; whether it can go on behind them."""
-        reply = judge.burst(self.label, timeout_s, overdue, options, kernels_s)
-        return reply, self._goes_on(reply)
-
-    def stretch(
-        self, judge: JudgeClient, calls: int, seconds: float, timeout_s: float, overdue: Overdue
-    ) -> tuple[StretchReport, bool]:
-        """The same for calls that last seconds, on windows into those inputs."""
-        reply = judge.stretch(self.label, calls, seconds, timeout_s, overdue)
-        return reply, self._goes_on(reply)
-
-    def _goes_on(self, reply: BurstReport) -> bool:
-        """Whether it can run another one: who fails says why and ends."""
+    def goes_on(self, reply: BurstReport) -> bool:
+        """Whether it can run another burst behind this one: who fails says why and ends."""
         return bool(reply.calls_ms) and reply.status not in ENDS_WORKER and self.alive
 
     def wants_profiler(self) -> bool:

@@ -1,9 +1,5 @@
 """What bounds a kernel: Nsight Compute's counters and one sentence; cli/ draws the picture.
 
-Three parts, each usable alone:
-    run_ncu     starts a command under ncu with METRICS and `--clock-control none`
-    parse_ncu   its CSV page -> Profile
-    limiter     Profile -> the sentence
 Without ncu, or without permission to read counters, `explain_missing` says so and the static data
 of `resources` stays.
 """
@@ -34,24 +30,37 @@ STALLS = {
     "wait": "the fixed latency of the last instruction",
 }
 _DURATION = "gpu__time_duration.sum"
-_TENSOR = "sm__pipe_tensor_op_hmma_cycles_active.avg.pct_of_peak_sustained_active"
-_GMMA = "sm__inst_executed_pipe_tensor_op_gmma.avg.pct_of_peak_sustained_active"
-_XU = "sm__inst_executed_pipe_xu.avg.pct_of_peak_sustained_active"
-_ISSUE = "smsp__issue_active.avg.pct_of_peak_sustained_active"
-_OCCUPANCY = "sm__warps_active.avg.pct_of_peak_sustained_active"
-_L1 = "l1tex__throughput.avg.pct_of_peak_sustained_active"
-_L2 = "lts__throughput.avg.pct_of_peak_sustained_elapsed"
-_DRAM = "dram__cycles_active.avg.pct_of_peak_sustained_elapsed"
-_DRAM_READ, _DRAM_WRITE = "dram__bytes_read.sum", "dram__bytes_write.sum"
-_WAVEFRONTS = "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum"
-_CONFLICTS = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum"
-_REGISTERS = "launch__registers_per_thread"
-_SPILLS = tuple(f"smsp__sass_inst_executed_op_local_{way}.sum" for way in ("ld", "st"))
+_ACTIVE = "avg.pct_of_peak_sustained_active"
+_ELAPSED = "avg.pct_of_peak_sustained_elapsed"
+#: A unit's use in %, by its field of a Profile: what the page calls the unit, what the sentence
+#: does (nothing: no limiter), the metrics of which the largest counts.
+_USES = {
+    "tensor_pct": (
+        *("tensor pipe", "the tensor pipe", f"sm__pipe_tensor_op_hmma_cycles_active.{_ACTIVE}"),
+        f"sm__inst_executed_pipe_tensor_op_gmma.{_ACTIVE}",
+    ),
+    "exp_pct": ("exponential unit", "the exponential unit", f"sm__inst_executed_pipe_xu.{_ACTIVE}"),
+    "issue_pct": ("issue slots", "instruction issue", f"smsp__issue_active.{_ACTIVE}"),
+    "occupancy_pct": ("achieved occupancy", "", f"sm__warps_active.{_ACTIVE}"),
+    "l1_pct": ("L1 and shared memory", "L1 and shared memory", f"l1tex__throughput.{_ACTIVE}"),
+    "l2_pct": ("L2", "L2", f"lts__throughput.{_ELAPSED}"),
+    "dram_pct": ("DRAM", "DRAM", f"dram__cycles_active.{_ELAPSED}"),
+}
+#: What is counted, by its field of a Profile: the metrics that are added.
+_COUNTS = {
+    "dram_bytes": ("dram__bytes_read.sum", "dram__bytes_write.sum"),
+    "shared_wavefronts": ("l1tex__data_pipe_lsu_wavefronts_mem_shared.sum",),
+    "shared_conflicts": ("l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum",),
+    "registers": ("launch__registers_per_thread",),
+    "spill_instructions": tuple(f"smsp__sass_inst_executed_op_local_{x}.sum" for x in ("ld", "st")),
+}
 METRICS = (
-    _DURATION, _TENSOR, _GMMA, _XU, _ISSUE, _OCCUPANCY, _L1, _L2, _DRAM, _DRAM_READ, _DRAM_WRITE,
-    _WAVEFRONTS, _CONFLICTS, _REGISTERS, *_SPILLS, "launch__block_size", "launch__grid_size",
+    _DURATION,
+    *(metric for _, _, *metrics in _USES.values() for metric in metrics),
+    *(metric for metrics in _COUNTS.values() for metric in metrics),
+    *("launch__block_size", "launch__grid_size"),
     *(_STALL.format(stall) for stall in STALLS),
-)  # fmt: skip
+)
 _SECONDS = {"ns": 1e-9, "nsecond": 1e-9, "us": 1e-6, "usecond": 1e-6, "ms": 1e-3, "msecond": 1e-3,
             "s": 1.0, "second": 1.0}  # fmt: skip
 _BYTES = {"byte": 1.0, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9}
@@ -63,24 +72,21 @@ class Profile:
 
     kernel: str
     duration_us: float
+    #: Busy cycles of the tensor pipe, in % of the cycles in which the multiprocessor had work.
     tensor_pct: float | None = None
-    """Busy cycles of the tensor pipe, in % of the cycles in which the multiprocessor had work."""
-    exp_pct: float | None = None
-    """Use of the special-function unit (ex2), in %."""
+    exp_pct: float | None = None  # use of the special-function unit (ex2), in %
     issue_pct: float | None = None
     occupancy_pct: float | None = None
-    l1_pct: float | None = None
-    """Use of L1 and shared memory, in %."""
+    l1_pct: float | None = None  # use of L1 and shared memory, in %
     l2_pct: float | None = None
     dram_pct: float | None = None
     dram_bytes: float | None = None
     shared_wavefronts: float | None = None
     shared_conflicts: float | None = None
-    registers: int | None = None
-    spill_instructions: float | None = None
-    """Executed loads and stores of local memory."""
+    registers: float | None = None
+    spill_instructions: float | None = None  # executed loads and stores of local memory
+    #: (reason, mean warps stalled for it per issued instruction), largest first.
     stalls: tuple[tuple[str, float], ...] = ()
-    """(reason, mean warps stalled for it per issued instruction), largest first."""
 
 
 class ProfileUnavailableError(Exception):
@@ -159,29 +165,20 @@ def _profile(row: dict[str, str], units: dict[str, str]) -> Profile:
         unit = units.get(metric, "")
         return value * _BYTES.get(unit, 1.0)
 
+    def known(metrics: Iterable[str]) -> list[float]:
+        return [value for value in map(number, metrics) if value is not None]
+
     duration = float(row[_DURATION].replace(",", "")) * _SECONDS.get(units.get(_DURATION, ""), 1e-9)
     found = ((stall, number(_STALL.format(stall))) for stall in STALLS)
     stalls = [(stall, value) for stall, value in found if value]
-    tensor = [x for x in (number(_TENSOR), number(_GMMA)) if x is not None]
-    traffic = [x for x in (number(_DRAM_READ), number(_DRAM_WRITE)) if x is not None]
-    local = [x for x in map(number, _SPILLS) if x is not None]
-    registers = number(_REGISTERS)
+    uses = {field: max(known(metrics), default=None) for field, (_, _, *metrics) in _USES.items()}
+    counted = {field: known(metrics) for field, metrics in _COUNTS.items()}
     return Profile(
         kernel=short_name(row["Kernel Name"]),
         duration_us=duration * 1e6,
-        tensor_pct=max(tensor, default=None),
-        exp_pct=number(_XU),
-        issue_pct=number(_ISSUE),
-        occupancy_pct=number(_OCCUPANCY),
-        l1_pct=number(_L1),
-        l2_pct=number(_L2),
-        dram_pct=number(_DRAM),
-        dram_bytes=sum(traffic) if traffic else None,
-        shared_wavefronts=number(_WAVEFRONTS),
-        shared_conflicts=number(_CONFLICTS),
-        registers=int(registers) if registers is not None else None,
-        spill_instructions=sum(local) if local else None,
         stalls=tuple(sorted(stalls, key=lambda pair: -pair[1])),
+        **uses,
+        **{field: sum(values) if values else None for field, values in counted.items()},
     )
 
 
@@ -196,14 +193,7 @@ def short_name(signature: str) -> str:
 
 def limiter(profile: Profile) -> str:
     """One sentence that names the likely limiter and the number it rests on."""
-    units = [
-        ("the tensor pipe", profile.tensor_pct),
-        ("the exponential unit", profile.exp_pct),
-        ("instruction issue", profile.issue_pct),
-        ("L1 and shared memory", profile.l1_pct),
-        ("L2", profile.l2_pct),
-        ("DRAM", profile.dram_pct),
-    ]
+    units = [(name, getattr(profile, field)) for field, (_, name, *_) in _USES.items() if name]
     known = [(name, value) for name, value in units if value is not None]
     if not known:
         return "No unit's use was measured, so no limiter can be named."
@@ -227,15 +217,9 @@ def render(profiles: Iterable[Profile]) -> str:
     for p in profiles:
         pairs: list[tuple[str, Any]] = [
             ("duration", f"{p.duration_us:.1f} us"),
-            ("tensor pipe", _percent(p.tensor_pct)),
-            ("exponential unit", _percent(p.exp_pct)),
-            ("issue slots", _percent(p.issue_pct)),
-            ("achieved occupancy", _percent(p.occupancy_pct)),
-            ("L1 and shared memory", _percent(p.l1_pct)),
-            ("L2", _percent(p.l2_pct)),
-            ("DRAM", _percent(p.dram_pct)),
+            *((label, _percent(getattr(p, field))) for field, (label, *_) in _USES.items()),
             ("DRAM traffic", "?" if p.dram_bytes is None else f"{p.dram_bytes / 1e6:.1f} MB"),
-            ("registers", "?" if p.registers is None else str(p.registers)),
+            ("registers", _count(p.registers)),
             ("local-memory instructions", _count(p.spill_instructions)),
             ("shared-memory conflicts", _conflicts(p)),
         ]

@@ -70,14 +70,10 @@ class Program:
     """One cubin and the kernels in it."""
 
     cubin: Path
-    symbols: dict[str, str]
-    """Name expression, as in the manifest with its placeholders filled in -> symbol."""
-    log: str
-    """What NVRTC and ptxas said, registers and spills included."""
-    cached: bool
-    """True when nothing was compiled."""
-    seconds: float = 0.0
-    """What compiling took, then or now."""
+    symbols: dict[str, str]  # name expression of the manifest, filled in -> symbol
+    log: str  # what NVRTC and ptxas said, registers and spills included
+    cached: bool  # true when nothing was compiled
+    seconds: float = 0.0  # what compiling took, then or now
 
 
 @dataclass(frozen=True)
@@ -95,11 +91,6 @@ class Compiled:
     def log(self) -> str:
         """All that was said."""
         return "\n".join(each.log for each in self.programs)
-
-    @property
-    def cached(self) -> bool:
-        """True when nothing was compiled."""
-        return all(each.cached for each in self.programs)
 
     def holding(self, name: str) -> Program:
         """The program with the kernel instance `name`."""

@@ -40,7 +40,7 @@ from harness.worker.cuda.nvrtc import (
     compile_source,
     read_source,
 )
-from harness.worker.cuda.promises import Build, builds_of
+from harness.worker.cuda.promises import builds_of
 
 ARCHS = ("sm_80", "sm_90a")
 # sizes the expressions of a manifest are evaluated at; only the grid depends on them in practice
@@ -59,18 +59,15 @@ class KernelReport:
     spill_store_bytes: int
     spill_load_bytes: int
     smem_static_bytes: int
-    smem_dynamic_bytes: int | None = None
-    """None: the launch is in host code that this report does not run."""
-    threads: int | None = None
-    """Threads of a block: from the manifest, else from __launch_bounds__."""
+    smem_dynamic_bytes: int | None = None  # None: of a launch in host code, which is not run
+    threads: int | None = None  # of a block, from the manifest or __launch_bounds__
     blocks_per_sm: int | None = None
+    #: Resident warps in % of what an SM can hold; an upper bound when smem is unknown.
     occupancy_pct: float | None = None
-    """Resident warps in % of what an SM can hold; an upper bound when smem is unknown."""
     limited_by: str = ""
-    notes: tuple[str, ...] = ()
-    """Performance warnings of ptxas, for example C7508: setmaxnreg ignored."""
+    notes: tuple[str, ...] = ()  # of ptxas on performance: C7508, setmaxnreg ignored
+    #: What the source promises of it (harness/worker/cuda/promises.py).
     promises: Mapping[str, int] = field(default_factory=dict)
-    """What the source promises of it (harness/worker/cuda/promises.py)."""
 
     @property
     def broken(self) -> list[str]:
@@ -282,30 +279,24 @@ def _build_with_nvcc(source: Path, arch: str) -> list[KernelReport]:
     text = read_source(source)
     reports: list[KernelReport] = []
     for build in builds_of(text, source.name):
-        suffix = " ".join(["", *build.flags])
-        once = _build_once(source, text, arch, build)
-        reports += [replace(report, name=report.name + suffix) for report in once]
+        log, ptx, kernels = nvcc(text, arch, source.parent, build.flags, name=source.name)
+        threads = {
+            symbol: int(x) * int(y or 1) * int(z or 1)
+            for symbol, x, y, z in re.findall(
+                r"\.entry (\w+)\([^{]*?\.maxntid (\d+)(?:, (\d+))?(?:, (\d+))?", ptx
+            )
+        }
+        reports += [
+            replace(
+                report,
+                name=" ".join([short_name(_demangled([report.name])[report.name]), *build.flags]),
+                threads=threads.get(report.name),
+                smem_dynamic_bytes=build.promises.get("smem_bytes"),
+                promises=build.promises,
+            )
+            for report in parse_ptxas(log, kernels)
+        ]
     return reports
-
-
-def _build_once(source: Path, text: str, arch: str, build: Build) -> list[KernelReport]:
-    log, ptx, kernels = nvcc(text, arch, source.parent, build.flags, name=source.name)
-    threads = {
-        symbol: int(x) * int(y or 1) * int(z or 1)
-        for symbol, x, y, z in re.findall(
-            r"\.entry (\w+)\([^{]*?\.maxntid (\d+)(?:, (\d+))?(?:, (\d+))?", ptx
-        )
-    }
-    return [
-        replace(
-            report,
-            name=short_name(_demangled([report.name])[report.name]),
-            threads=threads.get(report.name),
-            smem_dynamic_bytes=build.promises.get("smem_bytes"),
-            promises=build.promises,
-        )
-        for report in parse_ptxas(log, kernels)
-    ]
 
 
 def nvcc(

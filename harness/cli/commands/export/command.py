@@ -12,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from harness.board import query
-from harness.board.rank import leaderboard
 from harness.catalog.entrants import find_entrants
 from harness.cli.commands.export.bundle import package_name, write
 from harness.cli.commands.export.evidence import Part, lines_of, rows_of
@@ -86,8 +85,7 @@ def _part(args: argparse.Namespace, name: str, problem: Problem) -> Part:
         )
     heads, _ = query.heads(args)
     mine = [head for head in heads if head.entry == entrant.name]
-    results, _ = query.read_newest(heads) if mine else ([], [])
-    rows = rows_of(entrant, leaderboard(results)) if results else []
+    rows = rows_of(entrant, query.boards_from(heads)[0]) if mine else []
     if not rows and not args.unjudged:
         raise _unjudged(entrant, {head.source_sha256 for head in mine})
     return Part(entrant, tuple(rows), tuple(lines_of(rows, heads)))

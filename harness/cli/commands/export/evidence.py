@@ -11,7 +11,7 @@ from harness.board.rank import WRONG, Board, Leaderboard, Row
 from harness.board.render.heat_map import loss_words
 from harness.board.rivals import place
 from harness.problems import get_problem
-from harness.schema import Case, Claims, Entrant, Result, Status
+from harness.schema import Claims, Entrant, Result, Status
 
 OUT = "out"  # the parameter by which a forward is given memory for its output
 Judged = tuple[Board, Row]
@@ -59,20 +59,15 @@ class Part:
         return [result for result in results if result.machine.has_gpu] or results
 
     @property
-    def cases(self) -> list[Case]:
-        """That its rows hold, as far as they count."""
-        return [result.case for result in self._results]
-
-    @property
     def together(self) -> list[tuple[int, str, bool, bool]]:
         """Which headdims, types, grouped heads and unequal lengths one case had together."""
         return _kinds(self._results)
 
     @property
     def claims(self) -> Claims:
-        """Its manifest's, as far as a row holds a case of them; of who has no row, all."""
+        """Its manifest's, as far as a case of its rows counts for them; of who has no row, all."""
         said = self.entrant.manifest.claims
-        cases = self.cases
+        cases = [result.case for result in self._results]
         if not cases:
             return said
         headdims, dtypes = ({case.headdim for case in cases}, {case.dtype for case in cases})
@@ -158,14 +153,8 @@ def lines_of(rows: Iterable[Judged], heads: Iterable[record.Head]) -> list[bytes
             for entry in (r.entry, against, r.slack.pace if r.slack else against):
                 head = at.get((place(r), entry))
                 if head is not None:
-                    lines[_line(head)] = None
+                    lines[head.line()] = None
     return list(lines)
-
-
-def _line(head: record.Head) -> bytes:
-    with head.path.open("rb") as file:
-        file.seek(head.offset)
-        return file.readline().rstrip(b"\n")
 
 
 def _board(board: Board, row: Row) -> dict[str, Any]:
