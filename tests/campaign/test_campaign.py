@@ -117,8 +117,8 @@ def test_a_unit_that_sends_what_nobody_asked_for_is_ended(
 
         def submit(self, unit: Unit) -> None:
             super().submit(unit)
-            plain, config = json.loads(to_text(unit)), unit.cases[0]
-            entrant = plain["entrants"][0]
+            plain, config = json.loads(to_text(unit)), unit.request.cases[0]
+            entrant = plain["request"]["entrants"][0]
             if what == "another entry":
                 entrant = {**entrant, "name": "nobodys"}
             told = record.parse(self.line(plain, entrant, config).encode())
@@ -128,7 +128,7 @@ def test_a_unit_that_sends_what_nobody_asked_for_is_ended(
             if what == "another year":
                 told = told.model_copy(update={"date": "2001-01-01T00:00:00Z"})
             line = record.to_line(told)
-            rows = len(plain["entrants"]) * len(unit.cases)
+            rows = len(plain["request"]["entrants"]) * len(unit.request.cases)
             sent = 30 + (2 * rows if what == "copies" else 0)
             lines = [Told(unit.label, {"op": "result", "line": line}) for _ in range(sent)]
             self.streams[-1][-1:-1] = lines
@@ -147,8 +147,8 @@ def failing(unit: Unit, told: dict[str, tuple[Status, str]]) -> PendingResults:
     account = PendingResults(unit, saved.append)
     assert not account.meet(Machine())
     plain = json.loads(to_text(unit))
-    for config in unit.cases:
-        for entrant in plain["entrants"]:
+    for config in unit.request.cases:
+        for entrant in plain["request"]["entrants"]:
             status, why = told[entrant["name"]]
             line = row(plain, entrant, config, status.value)
             made = record.parse(line.encode()).model_copy(update={"reason": why})
@@ -184,8 +184,9 @@ def test_a_unit_that_never_began_stands_under_the_gpu_that_was_asked_for(
     saved: list[Result] = []
     PendingResults(unit, saved.append).settle(Status.HARNESS_ERROR, "it never began")
     assert {each.gpu for each in saved} == {"cpu"}
-    suite = unit.suite.model_copy(update={"device": "gpu"})
-    asked = unit.model_copy(update={"suite": suite, "sku": "nvidia-h200"})
+    suite = unit.request.suite.model_copy(update={"device": "gpu"})
+    run = dataclasses.replace(unit.request, suite=suite)
+    asked = unit.model_copy(update={"request": run, "sku": "nvidia-h200"})
     PendingResults(asked, saved.append).settle(Status.HARNESS_ERROR, "it never began")
     assert {each.gpu for each in saved} == {"cpu", "NVIDIA H200"}
 

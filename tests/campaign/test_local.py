@@ -155,7 +155,7 @@ def test_a_baseline_beside_nobody_is_no_reason_to_try_again(ending: str, written
     described, taken = json.loads(to_text(unit)), list[Result]()
     account = PendingResults(unit, taken.append)
     account.machine = Machine()
-    for entrant in described["entrants"]:
+    for entrant in described["request"]["entrants"]:
         status = "INTERRUPTED" if entrant["name"] == "base" else ending
         account.take(record.parse(null_unit.row(described, entrant, "one", status).encode()))
     assert len(taken) == written
