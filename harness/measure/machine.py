@@ -146,7 +146,7 @@ def without_gpu(manifest: Manifest, machine: Machine) -> str:
 def version_of(package: str) -> str:
     """Installed version of a distribution, or an empty string, whatever `package` is."""
     try:
-        return importlib.metadata.version(package)
+        return importlib.metadata.version(package) if package else ""  # 3.10 finds some for ""
     except (importlib.metadata.PackageNotFoundError, ValueError, OSError):
         return ""
 

@@ -193,7 +193,7 @@ PUNYCODE = f"# coding: punycode\n{'a' * 200_000}-{'b' * 280_000}"
         ),
         ("def custom_attention_forward(q, k): ...\n", r"should take \(q, k, v, causal, sm_scale\)"),
         ("x = 1\n", "has no function 'custom_attention_forward'"),
-        (f"x = 1\ny = {'-' * 3_000}1\n", r"submission.py:2: does not parse: nested too deeply"),
+        (f"x = 1\ny = {'-' * 100_000}1\n", r"submission.py:2: does not parse: nested too deeply"),
         (f"x = {'-' * 100_000}1\n", r"submission.py:1: does not parse: nested too deeply"),
         (f"x = {'(' * 300}{')' * 300}\n", r"submission.py:1: does not parse: too many nested"),
         (f"x = {'9' * 5_000}\n", r"submission.py:1: does not parse: Exceeds the limit"),
@@ -271,7 +271,7 @@ def test_a_folder_that_goes_away_fails_alone(
     def gone(*_: object, **__: object) -> str:
         raise FileNotFoundError(2, "No such file or directory")
 
-    monkeypatch.setattr(os.path, "realpath", gone)
+    monkeypatch.setattr(Path, "resolve", gone)
     for read in (source_files.names_in, lambda path: source_files.read(path, ["submission.py"])):
         with pytest.raises(SubmissionError, match="cannot be read"):
             read(folder)
