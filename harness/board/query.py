@@ -150,6 +150,12 @@ def boards_of(entry: str, found: Leaderboard) -> list[tuple[Board, Row]]:
     return rows
 
 
+def begun(which: str, names: Iterable[str]) -> set[str]:
+    """`which` itself where it is one of `names`, else those that it begins."""
+    known = set(names)
+    return {which} if which in known else {name for name in known if name.startswith(which)}
+
+
 def unknown(entry: str, known: Iterable[str]) -> UsageError:
     """No such entry, and the nearest one."""
     names = list(known)

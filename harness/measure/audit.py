@@ -224,13 +224,22 @@ FIGURES = BARE | {"latency_ms", "p10_ms", "p90_ms", "tflops", "speedup", "blocks
 FIGURES |= {"status", "numerics_class", "sustained"}
 
 
-def of_record(row: Result, beside: Mapping[str, Result]) -> list[str]:
-    """In what a committed row contradicts what was measured; `beside`: of its case and run.
-
-    Where its baseline's row is gone, as from a package, there is no ratio to make again.
-    """
+def not_made_again(row: Result, beside: Mapping[str, Result]) -> str:
+    """What `of_record` must believe of a row, and why; empty where that is nothing."""
     against = row.speedup.against if row.speedup else row.entry
-    paced = bool(row.slack and row.slack.pace)
+    if against not in {row.entry, *beside}:
+        return f"its speed-up, slack, drift and peak: no row of {against} stands beside it"
+    earlier = row.status is Status.PASSED and row.protocol != PROTOCOL and not _paced(row)
+    return f"its slack, drift and peak: it is of protocol {row.protocol}" if earlier else ""
+
+
+def _paced(row: Result) -> bool:
+    return bool(row.slack and row.slack.pace)
+
+
+def of_record(row: Result, beside: Mapping[str, Result]) -> list[str]:
+    """In what a committed row contradicts what was measured; `beside`: of its case and run."""
+    against, paced = row.speedup.against if row.speedup else row.entry, _paced(row)
     rows = {row.entry: row, **beside}
     old = (row.protocol != PROTOCOL and not paced) or against not in rows
     told = (row.suite, row.suite_sha256, get_problem(row.problem), row.machine, row.integrity)

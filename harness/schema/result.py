@@ -230,7 +230,8 @@ Lines = Annotated[tuple[Annotated[Told, Field(max_length=300)], ...], Field(max_
 class Front(Frozen):
     """What a line is chosen and drawn by before the rest of it is read."""
 
-    run: str = Field(max_length=100)  # a part of the file's name, as the suite's is
+    #: A part of the file's name, as the suite's is, and of commands that people type.
+    run: str = Field(pattern=r"^[A-Za-z0-9]([A-Za-z0-9.-]{0,98}[A-Za-z0-9])?$")
     date: str = Field(  # UTC
         pattern=r"^[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])"
         r"(T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,9})?(Z|\+00:00))?$"

@@ -461,6 +461,16 @@ def test_no_key_stands_twice() -> None:
         record.parse(f'{body},"crc32":"{zlib.crc32(body.encode()):08x}"}}'.encode())
 
 
+@pytest.mark.parametrize(
+    "run", ["$(touch x);x", "r1 x", "-r1", "r1-", "a/b", "##[error]", "r_1", "", "r" * 101]
+)
+def test_a_run_s_name_can_be_typed_and_is_a_part_of_a_file_s(run: str) -> None:
+    """It stands in commands to type, and what a file's name lacks made two runs' files one."""
+    line = record.to_line(result("mine").model_copy(update={"run": run}))
+    with pytest.raises(ValueError, match="run: String should match"):
+        record.parse(line.encode())
+
+
 def test_the_energy_of_a_stretch_has_an_error() -> None:
     """Without one no page could be drawn, for nobody."""
     told = stretch(1.0).model_copy(update={"energy_error_pct": None})

@@ -700,7 +700,7 @@ FORGERIES: dict[str, tuple[Callable[[list[Result]], list[Result]], str]] = {
     "another's run": (lambda r: everywhere(r, run="r0"), "run r0 is recorded already"),
     "another run's file": (
         lambda r: everywhere(r, run="-r0-", date="2026-11-20T23:00:00Z"),
-        "run -r0- is recorded already",
+        "run: String should match pattern",
     ),
     "a chip that nobody knows": (
         lambda r: on_another_chip(r, sms=100_000, capability="99.9"),

@@ -141,6 +141,19 @@ def test_unknown_names_get_the_nearest(results: Path) -> None:
         call(compare, "compare", results, "fast@zzz", "slow")
 
 
+def test_a_run_named_in_full_is_that_run_and_a_part_of_two_is_neither(tmp_path: Path) -> None:
+    """A later run whose name only begins so stood in for the one that was named."""
+    for run, factor in (("r1", 0.5), ("r10", 2.0), ("r2", 1.0)):
+        for line in run_of({"mine": factor}, run=run):
+            record.append(tmp_path, line)
+    heads, _ = record.heads(tmp_path)
+    assert {h.run for h in compare._named("mine@r1", heads)} == {"r1"}
+    assert {h.run for h in compare._named("mine@r10", heads)} == {"r10"}
+    assert {h.run for h in compare._named("mine@aaa", heads)} == {"r1", "r10", "r2"}  # one source
+    with pytest.raises(UsageError, match="3 runs or sources begin with 'r'"):
+        compare._named("mine@r", heads)
+
+
 def test_nothing_in_common_says_what_to_run(results: Path) -> None:
     with pytest.raises(UnavailableError, match=r"run\.py --submission fast,broken"):
         call(compare, "compare", results, "fast", "broken")

@@ -15,7 +15,7 @@ from harness.catalog.entrants import private_folder
 from harness.catalog.suites import load_suite
 from harness.cli import main
 from harness.cli.results import explain, verify
-from harness.errors import UsageError
+from harness.errors import Exit, UsageError
 from harness.measure import roofline
 from harness.measure.roofline import Resources
 from harness.measure.stats import Interval
@@ -63,6 +63,24 @@ def test_an_honest_record_agrees_with_itself(
     assert call(verify, "verify", tmp_path, "mine", "--audit-only") == 0
     assert "3 records of mine" in capsys.readouterr().out
     assert call(verify, "verify", tmp_path, f"{path}:2", "--audit-only") == 0
+
+
+def test_whose_baseline_s_row_is_gone_is_not_called_clean(
+    tmp_path: Path, lines: list[Result], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Any speed-up passed for one that was made again."""
+    at = next(i for i, r in enumerate(lines) if r.entry == "mine")
+    told = Speedup(against="sdpa_cudnn", value=9, low=8, high=10)
+    write(tmp_path, [lines[at].model_copy(update={"speedup": told})])
+    assert call(verify, "verify", tmp_path, "mine", "--audit-only") == Exit.UNAVAILABLE
+    said = capsys.readouterr().out
+    assert "what could be made again agree" in said
+    assert (
+        "not made again: hdim64_seq4k: its speed-up, slack, drift and peak: no row of sdpa_cudnn"
+        in said
+    )
+    call(verify, "verify", tmp_path, "mine", "--audit-only", "--json")
+    assert len(json.loads(capsys.readouterr().out)["not_made_again"]) == 1
 
 
 @pytest.mark.parametrize(

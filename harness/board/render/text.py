@@ -4,6 +4,7 @@ Nothing here decides anything; it knows the interval and the result, not where t
 """
 
 import re
+import shlex
 import unicodedata
 from collections.abc import Mapping
 
@@ -188,7 +189,8 @@ def next_step(result: Result, flags: str = "") -> str:
     """What the author of a failed row does next; `flags`: where a replay finds things."""
     if result.mismatch and result.secret:
         words = (result.run, result.entry, result.config)
-        return f"python run.py replay {' '.join(sanitize(w, 80) for w in words)} --dump x.pt{flags}"
+        quoted = shlex.join(sanitize(word, 100) for word in words)
+        return f"python run.py replay {quoted} --dump x.pt{flags}"
     fitting = FITTING.get(result.status, {}).items()
     hint = next((hint for mark, hint in fitting if re.search(mark, result.reason)), "")
     return (hint or NEXT.get(result.status, "")).replace("NAME", sanitize(result.entry, 80))

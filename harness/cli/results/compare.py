@@ -154,15 +154,12 @@ def find_pairs(args: argparse.Namespace, b: str) -> list[Pair]:
 def _named(name: str, heads: list[Head]) -> list[Head]:
     entry, _, which = name.partition("@")
     mine = query.of_entry(heads, entry)
-    found = [
-        h for h in mine if not which or h.run.startswith(which) or h.source_sha256.startswith(which)
-    ]
-    if not found:
-        runs = ", ".join(sorted({h.run for h in mine})[-5:])
-        raise UsageError(
-            f"'{name}': no run or source begins with '{which}'", f"runs of {entry}: {runs}"
-        )
-    return found
+    meant = query.begun(which, (word for h in mine for word in (h.run, h.source_sha256)))
+    if which and len(meant) != 1:
+        begun = f"{len(meant)} runs or sources begin" if meant else "no run or source begins"
+        runs = ", ".join(sorted(meant or {h.run for h in mine})[-5:])
+        raise UsageError(f"'{name}': {begun} with '{which}'", f"runs of {entry}: {runs}")
+    return [h for h in mine if not which or meant & {h.run, h.source_sha256}]
 
 
 def _best(mine: list[Head], theirs: list[Head], among: list[Head]) -> list[Pair]:

@@ -85,9 +85,9 @@ def run(args: argparse.Namespace) -> int:
 
 def find(args: argparse.Namespace) -> Result:
     """The row that RUN, ENTRY and CONFIG name; UsageError with the nearest one otherwise."""
-    wanted, _ = query.heads(args)
-    mine = query.of_entry(wanted, args.entry)
-    in_run = [h for h in mine if h.run.startswith(args.replayed)]
+    mine = query.of_entry(query.heads(args)[0], args.entry)
+    meant = query.begun(args.replayed, (h.run for h in mine))
+    in_run = [h for h in mine if h.run in meant]
     _must_be(in_run, "run", args.replayed, (h.run for h in mine))
     chosen = [h for h in in_run if h.config == args.config]
     _must_be(chosen, "config", args.config, (h.config for h in in_run))

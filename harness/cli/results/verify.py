@@ -27,7 +27,7 @@ from harness.cli.arguments import whole
 from harness.cli.results.compare import _named, percent
 from harness.errors import Exit, SuiteError, UnavailableError, UsageError, typed
 from harness.measure import stats
-from harness.measure.audit import of_record
+from harness.measure.audit import not_made_again, of_record
 from harness.measure.stats import Interval
 from harness.process.project import base
 from harness.schema import MOST_BLOCKS, Kind, Machine, Result, Status, Suite, is_hidden
@@ -53,25 +53,35 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """0: SAME or FASTER (or a clean audit); 1: SLOWER or a contradiction; 3: CANNOT."""
+    """0: SAME or FASTER (or a clean audit); 1: SLOWER or a contradiction; 3: CANNOT.
+
+    An audit alone that finds no baseline to make a speed-up again is a CANNOT.
+    """
     old = _chosen(args)
     told_of = {(row.run, row.config) for row in old}
     heads, _ = record.heads(args.results)
     beside, _ = record.read(h for h in heads if (h.run, h.config) in told_of)
     mates = {r.config: {b.entry: b for b in beside if b.config == r.config} for r in old}
     wrong = [f"{r.config}: {fault}" for r in old for fault in of_record(r, mates[r.config])]
-    document = {"entry": old[0].entry, "records": len(old), "faults": wrong}
+    bare = [f"{r.config}: {why}" for r in old if (why := not_made_again(r, mates[r.config]))]
+    half = any(r.speedup and r.speedup.against not in {r.entry, *mates[r.config]} for r in old)
+    document = {"entry": old[0].entry, "records": len(old), "faults": wrong, "not_made_again": bare}
     say: Callable[[str], object] = (lambda _: None) if args.json else print
     for line in wrong:
         say(f"audit: {sanitize(line)}")
     if wrong:
         say("next: do not trust this record; measure it again")
     else:
-        say(f"audit: {len(old)} records of {old[0].entry}: checksum, commitment and figures agree")
+        say(
+            f"audit: {len(old)} records of {old[0].entry}: checksum, commitment and "
+            f"{'what could be made again' if bare else 'figures'} agree"
+        )
+    for line in bare:
+        say(f"not made again: {sanitize(line)}")
     if wrong or args.audit_only:
         if args.json:
             print(json.dumps(document))
-        return Exit.SUBMISSION_FAILED if wrong else Exit.OK
+        return Exit.SUBMISSION_FAILED if wrong else Exit.UNAVAILABLE if half else Exit.OK
     verdict = _measure_again(args, old)
     if args.json:
         print(json.dumps(document | {"verdict": verdict.word, "why": verdict.why}))

@@ -3,7 +3,8 @@
     ALLOWED    done
     PRETENDED  answered with success and not done: compilers and linkers set modes and times of
                their output, and nobody here needs either; of sockets' options filters and larger
-               buffers are memory of the kernel, which no process has mapped
+               buffers are memory of the kernel, which no process has mapped; so is where a file in
+               memory wants its pages
     ABSENT     answered as by an older kernel, so that the caller takes the older way; also
                sendfile, which holds a page for each byte that it sends, and counts the byte
     NOT_KEPT   answered as by a file system that has none: extended attributes; and room for a file
@@ -45,7 +46,7 @@ ALLOWED = _table(
     """
     mmap:9:222 mprotect:10:226 munmap:11:215 mremap:25:216 brk:12:214 madvise:28:233 msync:26:227
     mincore:27:232 mlock:149:228 mlock2:325:284 munlock:150:229 mlockall:151:230
-    munlockall:152:231 mbind:237:235 get_mempolicy:239:236 set_mempolicy:238:237
+    munlockall:152:231 get_mempolicy:239:236 set_mempolicy:238:237
     pkey_mprotect:329:288 pkey_alloc:330:289 pkey_free:331:290 membarrier:324:283
     """
     # waiting and time
@@ -84,7 +85,7 @@ ALLOWED = _table(
 PRETENDED = _table(
     """
     chmod:90:- fchmod:91:52 fchmodat:268:53 utime:132:- utimes:235:- futimesat:261:-
-    utimensat:280:88 sync:162:81 syncfs:306:267 setsockopt:54:208
+    utimensat:280:88 sync:162:81 syncfs:306:267 setsockopt:54:208 mbind:237:235
     """
 )
 ABSENT = _table(
