@@ -44,13 +44,12 @@ class Checked:
         """A row that did not pass; who passes has none."""
         if result.kind is Kind.SUBMISSION:
             self._failed[result.entry, result.config] = result
-        if not result.mismatch:
-            return
-        with contextlib.suppress(record.LineNotWritten, OSError):  # the verdict stands without
-            record.append(self.results_dir, result)
-            by_run = {path.stem.split("_")[-1]: path for path in self.results_dir.rglob("*.jsonl")}
-            for run in sorted(by_run)[:-KEPT]:
-                by_run[run].unlink(missing_ok=True)
+        if result.mismatch:
+            with contextlib.suppress(record.LineNotWritten, OSError):  # the verdict stands without
+                record.append(self.results_dir, result)
+                by_run = {p.stem.split("_")[-1]: p for p in self.results_dir.rglob("*.jsonl")}
+                for run in sorted(by_run)[:-KEPT]:
+                    by_run[run].unlink(missing_ok=True)
 
     def rank_into(self, leaderboard: Path | None, view: View) -> None:
         """Say how many passed, where a Store writes the board."""

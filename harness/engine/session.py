@@ -167,10 +167,11 @@ def preflight(run: Run, request: Request) -> None:
     for name, worker in run.workers.items():
         manifest = worker.entrant.manifest
         lack, old = missing(manifest.needs), too_old(manifest.needs, request.machine)
+        why = without_gpu(manifest, request.machine) if manifest.language == "cuda" else ""
         for case in run.suite.cases:
             if worker.unmade:
                 run.record(name, case).fail(Status.HARNESS_ERROR, worker.unmade)
-            elif manifest.language == "cuda" and (why := without_gpu(manifest, request.machine)):
+            elif why and not (lack and manifest.install):
                 run.record(name, case).fail(Status.UNAVAILABLE, why)
             elif lack:
                 how = manifest.install or "see docs/baselines.md"

@@ -161,7 +161,8 @@ def test_all_workers_are_killed_before_one_is_waited_for() -> None:
 def test_a_cuda_kernel_without_a_gpu_is_told_what_it_needs() -> None:
     """Not the traceback of its import: `init --template cuda` on a laptop."""
     case = SimpleNamespace(name="one")
-    manifest = Manifest(name="mine", language="cuda", needs={"compute_capability": "8.0"})
+    needs = {"compute_capability": "8.0", "packages": ["no_such_package"]}  # it would not help
+    manifest = Manifest(name="mine", language="cuda", needs=needs)
     known = Evidence(SimpleNamespace(manifest=manifest), case)
     run = SimpleNamespace(
         workers={"mine": SimpleNamespace(entrant=known.entrant, unmade="")},
