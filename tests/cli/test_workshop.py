@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import subprocess
 from pathlib import Path
@@ -167,6 +168,13 @@ def test_doctor_names_a_package_that_is_too_old(monkeypatch: pytest.MonkeyPatch)
     assert "torch>=2.11" in lines["torch"].next
     assert lines["numpy"].found == "not installed"
     assert lines["scipy"].mark == "ok"
+
+
+def test_doctor_asks_for_the_versions_that_are_declared() -> None:
+    text = (ROOT / "pyproject.toml").read_text()
+    _, _, after = text.partition("\ndependencies = [")
+    declared = re.findall(r'^    "([\w-]+)>=([\d.]+)"', after.partition("\n]")[0], re.MULTILINE)
+    assert dict(declared) == doctor.NEEDED
 
 
 def test_doctor_says_where_every_import_compiles(

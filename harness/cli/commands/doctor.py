@@ -31,7 +31,7 @@ NEEDED = {
     "triton": "3.6",
     "numpy": "1.26",
     "scipy": "1.11",
-    "pydantic": "2.7",
+    "pydantic": "2.8",
     "pyyaml": "6.0",
     "rich": "13",
     "nvidia-ml-py": "12.560",
