@@ -21,6 +21,8 @@ from harness.schema import Entrant, Machine, Result, Status
 
 #: Our own faults; a later attempt may do better.
 NO_WORD = frozenset({Status.INTERRUPTED, Status.HARNESS_ERROR})
+#: Of these the verdict leans on who was timed beside them.
+TIMED = frozenset({Status.PASSED, Status.UNSTABLE, Status.CONTENDED})
 DAY_S = 86_400.0  # by which the clock of a node may be wrong
 
 
@@ -102,7 +104,7 @@ class PendingResults:
             raise ValueError(f"run {shown(result.run)} is another's, or one more than it can be")
         rows[result.entry] = result
         own = [row for name, row in rows.items() if name in self.unit.names]
-        timed = any(row.status is Status.PASSED for row in own)  # else who rides along was not
+        timed = any(row.status in TIMED for row in own)  # else who rides along was not
         owed = list(rows.values()) if timed else own
         if len(rows) == len(self._owed) and not any(row.status in NO_WORD for row in owed):
             again, faults = self._audited(result.config)

@@ -163,6 +163,8 @@ def failing(unit: Unit, told: dict[str, tuple[Status, str]]) -> PendingResults:
         (Status.INCORRECT, NOBODY_LEFT, True),
         (Status.UNSUPPORTED, NOBODY_LEFT, True),
         (Status.CRASHED, "stopped by Ctrl-C", True),
+        (Status.UNAVAILABLE, NOBODY_LEFT, True),
+        (Status.CONTENDED, "stopped by Ctrl-C", False),
         (Status.INTERRUPTED, NOBODY_LEFT, False),
         (Status.HARNESS_ERROR, NOBODY_LEFT, False),
     ],
