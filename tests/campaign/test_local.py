@@ -291,7 +291,7 @@ def test_who_breaks_a_run_costs_its_baseline_no_row() -> None:
     account = PendingResults(unit, taken.append)
     account.machine = Machine()
     account.take(ended(mine, Status.BROKE_THE_RUN))
-    account.take(base.model_copy(update={"run": "begun again"}))
+    account.take(base.model_copy(update={"run": "begun-again"}))
     assert len(taken) == 2
 
 
