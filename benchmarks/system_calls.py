@@ -44,6 +44,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 def decide(program: Sequence[seccomp.Instruction], arch: int, number: int, *words: int) -> int:
     """What `program` returns for one call with the arguments `words`."""
     data = {0: number, 4: arch} | {16 + 8 * i: word & 0xFFFFFFFF for i, word in enumerate(words)}
+    data |= {20 + 8 * i: word >> 32 & 0xFFFFFFFF for i, word in enumerate(words)}
     at = loaded = 0
     while True:
         code, yes, no, constant = program[at]

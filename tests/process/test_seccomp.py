@@ -102,9 +102,14 @@ def test_what_no_kernel_author_needs_is_refused(machine: str, alone: bool) -> No
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_no_room_is_made_ahead_of_bytes(machine: str) -> None:
+def test_little_room_is_made_ahead_of_bytes(machine: str) -> None:
     """glibc then writes a byte a block, which takes longer than from one look to the next."""
-    assert Filter(machine)("fallocate") == seccomp.answer(errno.EOPNOTSUPP)[3]
+    found, no = Filter(machine), seccomp.answer(errno.EOPNOTSUPP)[3]
+    most = seccomp.MOST_ROOM
+    assert found.allows("fallocate", 3, 0, 0, 4096)
+    assert found.allows("fallocate", 3, 1, most, most)
+    for start, size in ((0, most + 1), (most + 1, 1), (1 << 32, 1), (0, 1 << 32), (0, -1), (-1, 1)):
+        assert found("fallocate", 3, 0, start, size) == no, (start, size)
 
 
 @pytest.mark.parametrize("machine", MACHINES)

@@ -7,8 +7,7 @@
                memory wants its pages
     ABSENT     answered as by an older kernel, so that the caller takes the older way; also
                sendfile, which holds a page for each byte that it sends, and counts the byte
-    NOT_KEPT   answered as by a file system that has none: extended attributes; and room for a file
-               ahead of its bytes, with which a disk was full in 28 ms, before the watch looked
+    NOT_KEPT   extended attributes: answered as by a file system that has none
     JUDGED     their arguments decide (harness/process/sandbox/seccomp.py)
 
 All others are refused. A number is that of x86_64, then of aarch64, `-` where there is none.
@@ -97,7 +96,7 @@ ABSENT = _table(
 NOT_KEPT = _table(
     """
     getxattr:191:8 lgetxattr:192:9 fgetxattr:193:10 listxattr:194:11 llistxattr:195:12
-    flistxattr:196:13 fallocate:285:47
+    flistxattr:196:13
     """
 )
 #: What the arguments of each may be is said in harness/process/sandbox/seccomp.py.
@@ -105,7 +104,7 @@ JUDGED = _table(
     """
     open:2:- openat:257:56 creat:85:- mknod:133:- mknodat:259:33 socket:41:198 socketpair:53:199
     connect:42:203 clone:56:220 ioctl:16:29 fcntl:72:25 prctl:157:167
-    setpriority:141:140 prlimit64:302:261
+    setpriority:141:140 prlimit64:302:261 fallocate:285:47
     sched_setscheduler:144:119 sched_setparam:142:118 sched_setattr:314:274
     sched_setaffinity:203:122 kill:62:129 tkill:200:130 tgkill:234:131 rt_sigqueueinfo:129:138
     rt_tgsigqueueinfo:297:240 pidfd_send_signal:424:424 close_range:436:436
