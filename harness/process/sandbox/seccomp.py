@@ -54,8 +54,8 @@ PR_SET_DUMPABLE, DUMPABLE = 4, 1
 PR_SET_CHILD_SUBREAPER, ADOPTS = 36, 1
 #: What ends may send a signal: to its parent the one in these bits of `clone`, to children this.
 EXIT_SIGNAL, PR_SET_PDEATHSIG = 0xFF, 1
-#: Room for a file ahead of its bytes, of both halves of offset and length: with more a disk was full
-#: in 28 ms, before the watch looked. CUDA's driver may want some for what it shares.
+#: Room for a file ahead of its bytes: with more a disk was full in 28 ms, before the watch looked.
+#: CUDA's driver may want some for what it shares.
 MOST_ROOM = 1 << 20
 OF_A_PROCESS = (
     "prlimit64",
