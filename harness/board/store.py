@@ -1,6 +1,7 @@
 """Where the lines of a run go: to disk one by one, then into the board."""
 
 import json
+import sys
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
@@ -95,7 +96,8 @@ class Store:
         try:
             record.append(self.results_dir, result)
         except record.LineNotWritten as refused:
-            print(refused.line, flush=True)
+            apart = None if self._lines is None else sys.stderr  # from the document of --json
+            print(refused.line, file=apart, flush=True)
             self._refused = refused
 
     def rank_into(self, leaderboard: Path | None, view: View) -> None:

@@ -8,14 +8,13 @@ nobody tries again.
 
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 
 from harness.campaign.unit import Unit, misfit
-from harness.engine.run_state import NOBODY_LEFT
-from harness.measure.audit import Asked, audited
-from harness.measure.gpu_specs import misnamed
-from harness.measure.verdict import Evidence, asked_facts, conclude_case
+from harness.measure.audit import CONCLUDED, Asked, audited
+from harness.measure.gpu_specs import PARTS, misnamed
+from harness.measure.verdict import NOBODY_LEFT, Evidence, asked_facts, conclude_case
 from harness.process.text import shown
 from harness.schema import Entrant, Kind, Machine, Result, Status
 
@@ -26,6 +25,13 @@ DAY_S = 86_400.0  # by which the clock of a node may be wrong
 
 def _day(seconds: float) -> str:
     return time.strftime("%Y-%m-%d", time.gmtime(seconds))
+
+
+def _of_kind(unit: Unit) -> Machine:
+    """What a unit that never began was asked for: a GPU goes by its name, not by its folder."""
+    known = (Machine(gpu=name) for part in PARTS for name in part.names)
+    asked = Machine(gpu=unit.sku or "unknown") if unit.needs_gpu else Machine()
+    return next((each for each in known if each.slug == unit.sku), asked)
 
 
 class PendingResults:
@@ -55,8 +61,15 @@ class PendingResults:
     @property
     def excuse(self) -> str:
         """What the rows that are no verdict say, or an empty string."""
-        held = (row for rows in self._held.values() for row in rows.values())
-        return next((row.reason for row in held if row.status in NO_WORD), "")
+        return next((row.reason for case in self._held for row in self._wordless(case)), "")
+
+    def _wordless(self, case: str) -> list[Result]:
+        """Rows of `case` that are no verdict; baselines need none where every submission failed."""
+        rows, kinds = self._held[case], {each.name: each.kind for each in self.unit.entrants}
+        own = [row for name, row in rows.items() if kinds[name] is Kind.SUBMISSION]
+        failed = bool(own) and not any(row.status in NO_WORD | CONCLUDED for row in own)
+        idle = {name for name, row in rows.items() if failed and row.reason == NOBODY_LEFT}
+        return [row for name, row in rows.items() if row.status in NO_WORD and name not in idle]
 
     def meet(self, machine: Machine) -> str:
         """It runs, on `machine`, of which its rows must be; what is wrong with that, or ""."""
@@ -93,24 +106,13 @@ class PendingResults:
         if self._told.get(result.run) != result.date:
             raise ValueError(f"run {shown(result.run)} is another's, or one more than it can be")
         rows[result.entry] = result
-        if len(rows) == len(self._owed) and self._said(rows):
+        if len(rows) == len(self._owed) and not self._wordless(result.config):
             again, faults = self._audited(result.config)
             if faults:
                 rows.clear()
                 raise ValueError(": ".join(faults[0]))
             rows.update(again)
             self._write(result.config)
-
-    def _said(self, rows: Mapping[str, Result]) -> bool:
-        """Whether each row is a verdict; of a house's own is none where no submission was left."""
-        open_ = [row for row in rows.values() if row.status in NO_WORD]
-        ours = {e.name for e in self.unit.entrants if e.kind is not Kind.SUBMISSION}
-        failed = all(row.status is not Status.PASSED for row in rows.values())
-        return not open_ or (
-            failed
-            and len(ours) < len(rows)
-            and all(row.entry in ours and row.reason == NOBODY_LEFT for row in open_)
-        )
 
     def settle(self, status: Status, reason: str) -> None:
         """Nobody will try again: write what came, and for the rest say how it ended."""
@@ -154,11 +156,11 @@ class PendingResults:
 
     def _unmeasured(self, entrant: Entrant, case: str, status: Status, reason: str) -> Result:
         """A row for a case that no process came to tell about."""
-        asked, now, gpu = self.asked(case), time.gmtime(), self.unit.suite.device == "gpu"
+        asked, now = self.asked(case), time.gmtime()
         known = Evidence(entrant, asked.case, status=status, reason=reason)
         facts = replace(
             asked.facts,
-            machine=self.machine or (Machine(gpu=self.unit.sku or "unknown") if gpu else Machine()),
+            machine=self.machine or _of_kind(self.unit),
             run=f"{time.strftime('%Y%m%dT%H%M%SZ', now)}-{secrets.token_hex(3)}",
             date=time.strftime("%Y-%m-%dT%H:%M:%SZ", now),
         )

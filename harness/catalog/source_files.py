@@ -50,6 +50,11 @@ def unreadable(
     return fault(path, f"cannot be read ({why})", hint, error=error)
 
 
+def _open(path: str, flags: int) -> int:
+    """Nothing is waited for; `open` closes it again where it turns out to be a folder."""
+    return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
+
+
 def read_file(
     path: Path,
     most_bytes: int,
@@ -62,12 +67,10 @@ def read_file(
     within: what was opened must lie there; a name may lead elsewhere since it was looked at.
     """
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
-        with open(fd, "rb") as file:
-            mode, size = os.fstat(fd).st_mode, os.fstat(fd).st_size
-            if stat.S_ISDIR(mode):
-                raise IsADirectoryError(0, "Is a directory")
-            if within and not _opened(fd, path).is_relative_to(within):
+        with open(path, "rb", opener=_open) as file:
+            told = os.fstat(file.fileno())
+            mode, size = told.st_mode, told.st_size
+            if within and not _opened(file.fileno(), path).is_relative_to(within):
                 raise _leads_out(path)
             if not stat.S_ISREG(mode):
                 raise fault(path, "is no regular file", "put a file in its place", error=error)

@@ -36,6 +36,8 @@ Trusted = Mapping[str, Sequence[Sample]]
 UNEXAMINED = (
     "no trusted baseline ran in its blocks: its times were not held against the judge's clock"
 )
+#: Why a baseline has no row of its own where every submission failed: a verdict, and no fault.
+NOBODY_LEFT = "not measured: no submission was left on this shape"
 #: Throttle reasons under which no figure is the chip's; sw_power_cap is its daily bread.
 UNSOUND = frozenset({"hw_slowdown", "hw_thermal", "hw_power_brake"})
 UNSOUND_SHARE = 0.5  # of the readings

@@ -223,7 +223,8 @@ def _unicode(text: object) -> object:
 
 #: Far above what a run tells.
 Told = Annotated[str, BeforeValidator(_unicode), Field(max_length=100_000)]
-Lines = Annotated[tuple[Told, ...], Field(max_length=1000)]
+#: As long and as many as a worker may say (process/messages.py): patterns are tried on each.
+Lines = Annotated[tuple[Annotated[Told, Field(max_length=300)], ...], Field(max_length=64)]
 
 
 class Front(Frozen):

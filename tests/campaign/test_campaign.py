@@ -27,6 +27,7 @@ from harness.campaign.campaign import MOST_NOTES, RETRIES, Campaign
 from harness.campaign.executor import Told, gone
 from harness.campaign.local import COMMAND, Local
 from harness.campaign.node import offers, wants
+from harness.campaign.pending_results import PendingResults
 from harness.campaign.placement import Placement, recorded_in
 from harness.campaign.unit import Unit, misfit, plan_units, to_text
 from harness.catalog.request import Request, resolve
@@ -36,6 +37,7 @@ from harness.errors import UnavailableError, UsageError
 from harness.measure import machine
 from harness.measure.machine import visible
 from harness.measure.stopping import StoppingRule
+from harness.measure.verdict import NOBODY_LEFT
 from harness.process import process_tree
 from harness.process.project import HOME as ROOT
 from harness.schema import Case, Kind, Machine, Result, Speedup, Status, Suite
@@ -137,6 +139,55 @@ def test_a_unit_that_sends_what_nobody_asked_for_is_ended(
     engine = Sends(1, 0.0)
     conclude(engine, units(["sender"]))
     assert engine.ended
+
+
+def failing(unit: Unit, told: dict[str, tuple[Status, str]]) -> PendingResults:
+    """One attempt at `unit` whose entrants end as `told` on each case."""
+    saved: list[Result] = []
+    account = PendingResults(unit, saved.append)
+    assert not account.meet(Machine())
+    plain = json.loads(to_text(unit))
+    for config in unit.cases:
+        for entrant in plain["entrants"]:
+            status, why = told[entrant["name"]]
+            line = row(plain, entrant, config, status.value)
+            made = record.parse(line.encode()).model_copy(update={"reason": why})
+            account.take(made)
+    return account
+
+
+@pytest.mark.parametrize(
+    ("mine", "base", "over"),
+    [
+        (Status.CRASHED, NOBODY_LEFT, True),
+        (Status.INCORRECT, NOBODY_LEFT, True),
+        (Status.UNSUPPORTED, NOBODY_LEFT, True),
+        (Status.CRASHED, "stopped by Ctrl-C", False),
+        (Status.INTERRUPTED, NOBODY_LEFT, False),
+        (Status.HARNESS_ERROR, NOBODY_LEFT, False),
+    ],
+)
+def test_what_a_submission_does_to_itself_is_never_tried_again(
+    mine: Status, base: str, over: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each failure was a unit that died: three draws, of which a flaky kernel kept the best."""
+    monkeypatch.setenv("NULL_UNIT_SUITE", SUITE.sha256)
+    (unit,) = units(["mine"])
+    ends = {"mine": (mine, "it says why"), "base": (Status.INTERRUPTED, base)}
+    assert (not failing(unit, ends).open_cases) is over
+
+
+def test_a_unit_that_never_began_stands_under_the_gpu_that_was_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (unit,) = units(["mine"])
+    saved: list[Result] = []
+    PendingResults(unit, saved.append).settle(Status.HARNESS_ERROR, "it never began")
+    assert {each.gpu for each in saved} == {"cpu"}
+    suite = unit.suite.model_copy(update={"device": "gpu"})
+    asked = unit.model_copy(update={"suite": suite, "sku": "nvidia-h200"})
+    PendingResults(asked, saved.append).settle(Status.HARNESS_ERROR, "it never began")
+    assert {each.gpu for each in saved} == {"cpu", "NVIDIA H200"}
 
 
 class OneBadNode:
