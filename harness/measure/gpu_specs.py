@@ -89,6 +89,9 @@ def misnamed(machine: Machine) -> str:
     part = part_of(machine)
     if part is None and any(machine.gpu in known.names for known in PARTS):
         return f"{machine.gpu}: none has {machine.sms} SMs of {machine.capability}"
+    for known in (name for each in PARTS for name in each.names):
+        if machine.slug == Machine(gpu=known).slug and machine.gpu != known:
+            return f"{machine.gpu}: written as {known} is, it takes its folder of results"
     names = part.names if part else (machine.gpu,)
     said = f"{machine.gpu}: NVML says {' or '.join(names)}, or {__name__} lacks its name"
     return "" if machine.gpu in names else said

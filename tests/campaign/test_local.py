@@ -299,11 +299,11 @@ def test_rows_of_one_unit_are_of_a_run_that_nobody_else_has_told() -> None:
     (unit,) = units(["n0"])
     mine, base = rows_of(unit)
     taken: list[Result] = []
-    runs = {"of another"}
+    runs = {"of-another"}
     account = PendingResults(unit, taken.append, runs)
     account.machine = Machine()
     account.take(base)
-    for changes in ({"run": "of another"}, {"date": mine.date[:10]}):
+    for changes in ({"run": "of-another"}, {"date": mine.date[:10]}):
         with pytest.raises(ValueError, match="is another's, or one more"):
             account.take(mine.model_copy(update=changes))
     with pytest.raises(ValueError, match="n0: "):
@@ -313,7 +313,7 @@ def test_rows_of_one_unit_are_of_a_run_that_nobody_else_has_told() -> None:
     account.take(base)
     account.take(mine)
     assert len(taken) == 2
-    assert runs == {"of another", mine.run, "new"}
+    assert runs == {"of-another", mine.run, "new"}
     again = PendingResults(unit, taken.append, runs)
     again.machine = Machine()
     with pytest.raises(ValueError, match="another's"):

@@ -150,4 +150,11 @@ def test_no_other_chip_bears_a_known_name() -> None:
         facts = {"gpu": part.names[0], "capability": part.capability, "sms": part.sms}
         for other in ({"sms": part.sms - 1}, {"capability": "9.9"}):
             assert gpu_specs.misnamed(Machine(**{**facts, **other, "memory_gib": 200.0}))
+        for name in (part.names[0].replace(" ", "_"), part.names[0].lower()):
+            folded = {
+                **facts,
+                "gpu": name,
+                "sms": 7,
+            }  # its rows would lie in the known one's folder
+            assert gpu_specs.misnamed(Machine(**folded))
     assert not gpu_specs.misnamed(Machine(gpu="Some GPU", capability="9.9", sms=7))
