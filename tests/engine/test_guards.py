@@ -322,7 +322,7 @@ def test_files_without_a_name_count_for_disk_and_memory(
     found = made.hoard(someone, child(tmp_path))
     assert found is not None
     assert found[0] is Status.OVER_QUOTA
-    assert "more than 16, or 4096 watches" in found[1]
+    assert "tell too many watches" in found[1]
     nameless.watches = 0
 
     def hidden(pids: object) -> None:

@@ -142,9 +142,8 @@ class ResourceWatch(threading.Thread):
             )
         if nameless.watches > usage.MOST_WATCHES:
             return Status.OVER_QUOTA, (
-                f"timers and signals that are open files, with what watches them: more than "
-                f"{usage.MOST_WATCHES // usage.ALARM_WATCHES}, or {usage.MOST_WATCHES} watches; "
-                "they interrupt others also when it is stopped"
+                "timers and signals that are open files tell too many watches: they interrupt "
+                "others for more than 2 ms, also when it is stopped"
             )
         if (host := usage.host_bytes(pids, most, nameless)) > most:
             return Status.OUT_OF_MEMORY, f"host memory {host / GIB:.1f} GiB, allowed {most / GIB:g}"
