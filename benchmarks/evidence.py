@@ -104,10 +104,11 @@ class Running:
 
     def kill(self) -> None:
         """It and all that it started, whatever session that fled to."""
-        for pid in {*self.tree, *process_tree.descendants(self.process.pid)}:
+        tree = {*self.tree, *process_tree.descendants(self.process.pid)}
+        self._signal(signal.SIGKILL)  # the shell first: it would write of each death into the log
+        for pid in tree:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        self._signal(signal.SIGKILL)
 
     def _signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError):

@@ -134,9 +134,8 @@ def judge_to_engine(frames: bytes) -> None:
 def words_to_board(told: tuple[str, list[str]]) -> None:
     """Reason and kernel names of a record, from the line of a file to the board."""
     reason, names = told
-    row = result(
-        "mine", status=Status.CRASHED, reason=reason, kernels=tuple(names), log_tail=reason
-    )
+    kernels = tuple(name[:300] for name in names)  # longer ones no row holds
+    row = result("mine", status=Status.CRASHED, reason=reason, kernels=kernels, log_tail=reason)
     render(leaderboard([record.parse(record.to_line(row).encode())]))
 
 
