@@ -25,15 +25,20 @@ torch._dynamo.config.recompile_limit = 256
 _compiled = torch.compile(flex_attention, dynamic=False)
 
 
+# Keys in a block of the mask: a multiple of those in the backend's tile, which has 80 at headdim 256.
+KV_BLOCK = {64: 128, 128: 128, 256: 80}
+
+
 @functools.cache
-def _block_mask(seqlen, seqlen_k, device):
+def _block_mask(seqlen, seqlen_k, kv_block, device):
     """The bottom-right causal mask."""
     ahead = seqlen_k - seqlen
 
     def causal(batch, head, q_index, kv_index):
         return q_index + ahead >= kv_index
 
-    return create_block_mask(causal, None, None, seqlen, seqlen_k, device=device)
+    sizes = {"device": device, "BLOCK_SIZE": (128, kv_block)}
+    return create_block_mask(causal, None, None, seqlen, seqlen_k, **sizes)
 
 
 @functools.cache
@@ -60,7 +65,8 @@ def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
         NotImplementedError: q is not on a GPU of compute capability 9.0 or newer.
     """
     _check_gpu(q.device)
-    mask = _block_mask(q.shape[2], k.shape[2], q.device) if causal else None
+    kv_block = KV_BLOCK[q.shape[3]]
+    mask = _block_mask(q.shape[2], k.shape[2], kv_block, q.device) if causal else None
     shared = q.shape[1] != k.shape[1]
     return _compiled(
         *(q, k, v),
