@@ -123,18 +123,35 @@ class SharedRuns:
 
 
 class Libraries:
-    """rivals.Libraries: the baselines that passed in a run on a config, read when asked for."""
+    """rivals.Libraries: the baselines that passed beside a source, read when asked for."""
 
     def __init__(self, heads: Iterable[record.Head]) -> None:
         self.heads: dict[tuple[object, ...], dict[str, record.Head]] = {}
+        self.own: dict[tuple[object, ...], dict[str, record.Head]] = {}
         self.read: dict[tuple[object, ...], list[Result]] = {}
         for h in heads:
-            if h.kind == Kind.BASELINE.value and h.status == Status.PASSED.value:
+            if h.status != Status.PASSED.value:
+                continue
+            if h.kind == Kind.BASELINE.value:
                 self.heads.setdefault(place(h), {})[h.entry] = h  # once, in however many files
+            else:
+                self.own.setdefault((*record.of_source(h), h.config), {})[h.run] = h
 
     def __call__(self, result: Result) -> Sequence[Result]:
-        """Those beside `result`."""
-        key = place(result)
+        """Those of its run."""
+        return self._all(place(result))
+
+    def newest(self, result: Result) -> Iterable[tuple[Result, Result]]:
+        """Each in the newest run that timed it beside this source: the source's row there, its."""
+        runs = self.own.get((*record.of_source(result), result.config), {}).values()
+        last: dict[str, record.Head] = {}
+        for h in sorted(runs, key=lambda h: (h.date, h.run)):
+            last |= dict.fromkeys(self.heads.get(place(h), ()), h)
+        for name, h in last.items():
+            mine = [result] if h.run == result.run else record.read([h])[0]
+            yield from ((mine[0], r) for r in self._all(place(h)) if mine and r.entry == name)
+
+    def _all(self, key: tuple[object, ...]) -> Sequence[Result]:
         if key not in self.read:
             self.read[key], _ = record.read(self.heads.get(key, {}).values())
         return self.read[key]

@@ -197,7 +197,8 @@ def _over_best(suite: str, entry: str, leaderboard: Leaderboard, configs: Path, 
 
 def _ran_beside(grid: Grid, leaderboard: Leaderboard) -> str:
     """Who the best is one of: `sdpa_cudnn`, `flash_attn_3` (6 of 7)."""
-    each = [r.entry for cell in grid.cells for r in leaderboard.libraries(cell.result)]
+    newest = leaderboard.libraries.newest
+    each = [r.entry for cell in grid.cells for _, r in newest(cell.result)]
     counts = {entry: each.count(entry) for entry in sorted(set(each))}
     whole = len(grid.cells)
     told = [f"`{e}`" + (f" ({n} of {whole})" if n < whole else "") for e, n in counts.items()]

@@ -46,7 +46,7 @@ class Row:
     rank: int | None = None
     tie: bool = False
     why: str = ""
-    grid: Grid = NO_GRID  # of many configs: each beside the best library of its run
+    grid: Grid = NO_GRID  # of many configs: each beside the best library
     loss: HiddenLoss | None = None  # beside libraries, on hidden shapes
     alone: tuple[Result, ...] = ()  # hidden ones that passed without official ones of their run
 
@@ -162,7 +162,7 @@ class Leaderboard:
 
     boards: tuple[Board, ...]
     bad_lines: int = 0
-    libraries: Libraries = field(default=rivals.among(()), compare=False, repr=False)
+    libraries: Libraries = field(default=rivals.Among(()), compare=False, repr=False)
     beside: Beside = field(default=nowhere, compare=False, repr=False)
 
     @property
@@ -190,10 +190,10 @@ def leaderboard(
     """Every board that `results` hold; the same results in any order give the same boards.
 
     `beside` is asked for two rows of different runs: an older run may have measured both.
-    `libraries`: who passed beside a result in its run; those among `results` if not given.
+    `libraries`: who passed beside a result; those among `results` if not given.
     """
     results = list(results)
-    libraries = libraries or rivals.among(results)
+    libraries = libraries or rivals.Among(results)
     groups: dict[tuple[str, str, int], list[Result]] = {}
     chosen = sorted(newest(results), key=lambda r: (r.entry, r.config, r.date, r.run))
     for result in chosen:
@@ -271,7 +271,7 @@ def _row(row: Row, configs: Sequence[str], headline: str) -> Row:
 
 
 def _beside_libraries(row: Row, grid: bool, official: Official, libraries: Libraries) -> Row:
-    """The same with what its own run says of it beside libraries, if it is a submission's."""
+    """The same with what runs say of it beside libraries, if it is a submission's."""
     if row.pick.kind is not Kind.SUBMISSION:
         return row
     cells = [rivals.cell_of(result, libraries) for result in row.results if grid]

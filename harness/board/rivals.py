@@ -1,7 +1,7 @@
-"""A row beside the libraries of its own run: the best of them in each cell, and on hidden shapes.
+"""A row beside libraries: the best of them in each cell, and those of its run on hidden shapes.
 
-A library is a baseline that passed in the same run on the same config, so that every ratio is
-paired inside blocks. Pure: who those were is asked of `Libraries`.
+A library is a baseline that passed in a run of the same source on the same config, so that every
+ratio is paired inside blocks. Pure: who those were is asked of `Libraries`.
 
 Which kind of work ran, own, a library's or both, has two witnesses. The names come from a profiler
 inside the untrusted process: they are that process's word. The likeness comes from the judge, who
@@ -21,17 +21,26 @@ is not found this way.
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Protocol
 
 from harness.measure import stats
 from harness.measure.stats import Interval
 from harness.measure.stopping import level_of
 from harness.schema import Front, Kind, Result, Status, times_ms
 
-#: The libraries that passed beside a result, in its run and on its config.
-Libraries = Callable[[Result], Sequence[Result]]
+
+class Libraries(Protocol):
+    """The libraries that passed on the config of a result."""
+
+    def __call__(self, result: Result) -> Sequence[Result]:
+        """Those of its run."""
+
+    def newest(self, result: Result) -> Iterable[tuple[Result, Result]]:
+        """Each in the newest run that timed it beside this source: the source's row there, its."""
+
 
 #: What shapes may differ by although nobody keys on them: on one H200 honest rows by up to 1.055
 #: where a suite has one shape a headdim, by 1.02 between those of a grid.
@@ -40,11 +49,11 @@ USUAL_DIFFERENCE = 1.06
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One config of a row beside the fastest library of the same blocks."""
+    """One config of a row beside the library that was fastest beside it."""
 
     result: Result
     library: str
-    ratio: Interval  # time of the library / time of the row
+    ratio: Interval  # time of the library / time of the row, in the same blocks
 
     @property
     def led(self) -> bool:
@@ -92,13 +101,22 @@ class HiddenLoss:
         return self.libraries is not None and self.ratio.low > max(self.libraries, USUAL_DIFFERENCE)
 
 
-def among(results: Iterable[Result]) -> Libraries:
-    """The libraries that `results` themselves hold."""
-    found: dict[tuple[object, ...], list[Result]] = {}
-    for result in results:
-        if result.kind is Kind.BASELINE and result.status is Status.PASSED:
-            found.setdefault(place(result), []).append(result)
-    return lambda result: found.get(place(result), ())
+class Among:
+    """The libraries that some results themselves hold."""
+
+    def __init__(self, results: Iterable[Result]) -> None:
+        self.found: dict[tuple[object, ...], list[Result]] = {}
+        for result in results:
+            if result.kind is Kind.BASELINE and result.status is Status.PASSED:
+                self.found.setdefault(place(result), []).append(result)
+
+    def __call__(self, result: Result) -> Sequence[Result]:
+        """Those of its run."""
+        return self.found.get(place(result), ())
+
+    def newest(self, result: Result) -> Iterable[tuple[Result, Result]]:
+        """The same, each beside `result`."""
+        return [(result, library) for library in self(result)]
 
 
 def place(line: Front) -> tuple[object, ...]:
@@ -107,13 +125,15 @@ def place(line: Front) -> tuple[object, ...]:
 
 
 def cell_of(result: Result, libraries: Libraries) -> Cell | None:
-    """`result` beside the fastest of its libraries; None without a time or without a library."""
-    rivals = [r for r in libraries(result) if r.entry != result.entry]
-    if result.status is not Status.PASSED or not rivals:
+    """`result` beside the fastest of the libraries; None without a time or without a library.
+
+    Each counts in its newest run beside this source: a run without it hides nothing.
+    """
+    if result.status is not Status.PASSED:
         return None
-    best = min(rivals, key=lambda r: (r.latency_ms or math.inf, r.entry))
-    ratio = direct_on(result, best)
-    return Cell(result, best.entry, ratio) if ratio else None
+    pairs = [(mine, other) for mine, other in libraries.newest(result) if other.entry != mine.entry]
+    cells = [Cell(result, b.entry, ratio) for a, b in pairs if (ratio := direct_on(a, b))]
+    return min(cells, key=lambda cell: (cell.ratio.value, cell.library), default=None)
 
 
 def hidden_loss(results: Sequence[Result], libraries: Libraries) -> HiddenLoss | None:
@@ -151,7 +171,7 @@ def _at_its_best(result: Result) -> Result:
 
 def told_of(results: Sequence[Result]) -> frozenset[str]:
     """Entries of one run of which the board says that they are faster on its official shapes."""
-    libraries = among(results)
+    libraries = Among(results)
     each = {name: [r for r in results if r.entry == name] for name in {r.entry for r in results}}
     losses = {name: hidden_loss(mine, libraries) for name, mine in each.items()}
     return frozenset(name for name, loss in losses.items() if loss and loss.told)

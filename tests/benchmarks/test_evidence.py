@@ -45,7 +45,7 @@ ROOT = evidence_parts.ROOT
 PARTS = all_parts(evidence_parts.TABLE)
 #: Of a machine on whose budget a call of evidence.py has 540 s.
 MOST_S = 540 - evidence.STOP_S
-PROGRAMS = {"pytest", "ncu", "compute-sanitizer"}
+PROGRAMS = {"pytest", "grimp", "ncu", "compute-sanitizer"}
 
 
 # ----------------------------------------------------------------------------------- each part's words

@@ -63,6 +63,20 @@ def row_of(results: list[Result], entry: str = "mine") -> Row:
     return next(row for row in only(results).rows if row.entry == entry)
 
 
+def test_a_newer_run_without_a_library_hides_it_in_no_cell(tmp_path: Path) -> None:
+    first, again = grid(date="2026-11-20"), grid(date="2026-11-21", run="r2")
+    gone = {"flash_attn_3", "flash_attn_4"}
+    record.prepare(tmp_path)
+    for each in (*first, *(r for r in again if r.entry not in gone)):
+        record.append(tmp_path, each)
+    (board,) = query.boards_from(record.heads(tmp_path)[0])[0].boards
+    row = next(row for row in board.rows if row.entry == "mine")
+    assert {cell.result.run for cell in row.grid.cells} == {"r2"}
+    assert {cell.library for cell in row.grid.cells} == {"flash_attn_3"}
+    assert row.grid.led == 35
+    assert row.grid.over_best == row_of(first).grid.over_best
+
+
 def test_a_cell_stands_beside_the_fastest_library_of_its_own_run() -> None:
     row = row_of(grid())
     assert [cell.result.config for cell in row.grid.cells] == [r.config for r in row.results]

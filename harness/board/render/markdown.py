@@ -51,8 +51,9 @@ LIBRARY = (
 )
 SPEEDUPS = "Speed-up of every entry with its interval"
 GRID = (
-    "TFLOP/s · time of the best library of the same run in that cell / time of the entry. Bold: "
-    "the lower end of the 95 % interval is below 1, the cell is not led."
+    "TFLOP/s · time of the best library in that cell / time of the entry, each library in the "
+    "newest run that timed both. Bold: the lower end of the 95 % interval is below 1, the cell is "
+    "not led."
 )
 HIDDEN = (
     "Shapes that each run draws from its secret, batch×heads×seqlen, and TFLOP/s there: in no "

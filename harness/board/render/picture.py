@@ -36,7 +36,7 @@ def _grid_svg(board: Board) -> str:
     for one in drawn:
         parts += _map(one, y)
         y += HEAD + LINE * len(one.lines) + GAP
-    title = f"{board_title(board)}: each cell beside the best library of its run"
+    title = f"{board_title(board)}: each cell beside its best library"
     subtitle = (
         "time of the library / time of the entry; green: not slower, beyond doubt; red: slower, "
         "beyond doubt; below: TFLOP/s and the library"
