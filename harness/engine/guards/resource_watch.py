@@ -20,6 +20,7 @@ import itertools
 import math
 import os
 import threading
+import time
 import traceback
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -32,6 +33,8 @@ from harness.process.sandbox.usage import DISK_FILES
 from harness.schema import Kind, Limits, Status
 
 PERIOD_S = 0.1
+#: Times what a look at files took until the next: long ones hold up the engine's other threads.
+REST = 4
 GIB = 2**30
 
 
@@ -77,6 +80,7 @@ class ResourceWatch(threading.Thread):
 
         Who cannot be looked at is ended: nobody runs unwatched.
         """
+        begun_s = time.thread_time()
         for child in filter(lambda child: child.alive, worker.children()):
             try:
                 if on_device:
@@ -88,6 +92,8 @@ class ResourceWatch(threading.Thread):
             if excess:
                 with contextlib.suppress(Exception):  # the next look tries again
                     worker.end_for(*excess, child)
+        if not on_device:
+            self.stopping.wait(REST * (time.thread_time() - begun_s))
 
     def _unseen(self, cause: Exception) -> tuple[Status, str] | None:
         """What becomes of a process that could not be looked at; None where its run is over."""

@@ -62,9 +62,8 @@ class Checkpoint:
     def lock(self, pid: int, timeout_ms: int) -> Answer:
         """Hold back the GPU work of `pid` once what it has queued is done, within `timeout_ms`."""
         args = LockArgs(max(1, timeout_ms))  # 0 would be: for ever
-        began = time.perf_counter()
-        code = _answered(lambda: self._lock(ctypes.c_int(pid), args), timeout_ms / 1e3 + SPARE_S)
-        waited_ms = (time.perf_counter() - began) * 1e3
+        most_s = timeout_ms / 1e3 + SPARE_S
+        code, waited_ms = _answered(lambda: self._lock(ctypes.c_int(pid), args), most_s)
         if code is None:
             return Answer(Held.SILENT, waited_ms)
         held = {SUCCESS: Held.LOCKED, NOT_READY: Held.BUSY}.get(code, Held.REFUSED)
@@ -73,14 +72,22 @@ class Checkpoint:
     def unlock(self, pid: int, timeout_s: float = 5.0) -> bool:
         """Let `pid` go on; False if the driver refuses or does not answer."""
         args = UnlockArgs()
-        code = _answered(lambda: self._unlock(ctypes.c_int(pid), args), timeout_s)
+        code, _ = _answered(lambda: self._unlock(ctypes.c_int(pid), args), timeout_s)
         return code == SUCCESS
 
 
-def _answered(call: Any, timeout_s: float) -> int | None:
-    """What `call` returns, or None if it has not by then; its thread is left behind."""
-    told: list[int] = []
-    thread = threading.Thread(target=lambda: told.append(int(call())), daemon=True)
+def _answered(call: Any, timeout_s: float) -> tuple[int | None, float]:
+    """What `call` returns after so many ms, or None if it has not by then; its thread stays behind.
+
+    The thread tells the time: until one that waits for it runs, the watch may have had its turn.
+    """
+    told: list[tuple[int, float]] = []
+
+    def timed() -> None:
+        began = time.perf_counter()
+        told.append((int(call()), (time.perf_counter() - began) * 1e3))
+
+    thread = threading.Thread(target=timed, daemon=True)
     thread.start()
     thread.join(timeout_s)
-    return told[0] if told else None
+    return told[0] if told else (None, timeout_s * 1e3)

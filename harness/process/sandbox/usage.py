@@ -24,8 +24,10 @@ LOOK_AGAIN_BYTES, LOOK_AGAIN_FILES = 32 << 20, 1000  # growth of a disk that is 
 LOOK_AGAIN_S = 10.0  # and without any: a hard link takes neither an inode nor, nearly, a block
 SHARED_AGAIN_S = 1.0  # the same of shared memory: a file that shrinks hides what grows beside it
 UNNAMED_BYTES = 4 << 30  # of a GPU, that need no explanation: the driver's own are less than one
-DESCRIPTORS = 100_000  # of one entrant: each is a KiB of the kernel's, and takes a look its time
-LINKS = 200_000  # the same of what it has open or mapped; 60 processes with torch have 40,000
+#: Of one entrant: each is a KiB of the kernel's and takes a look its time, in which other looks and
+#: locks wait for the interpreter. 60 processes with torch have room for 16,000.
+DESCRIPTORS = 32_768
+LINKS = 200_000  # of what it has open or mapped; 60 processes with torch have 40,000
 #: Files that an interrupt makes ready, also of who is stopped. Before it goes on it tells each
 #: watch of one, of which there is no end, in 0.15 us, and 660 more through epolls of epolls.
 ALARMS, EPOLL = ("anon_inode:[timerfd]", "anon_inode:[signalfd]"), "anon_inode:[eventpoll]"
