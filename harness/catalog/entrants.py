@@ -19,6 +19,11 @@ from harness.schema import MOST_NAME, Entrant, Kind, Manifest, is_name
 
 ALL = "all"  # the word for every entry of a folder
 ENTRIES = (".py", ".cu")
+#: Whose own a name is: defined, imported as this, assigned. A call or an import only speaks of it.
+BINDS = (
+    r"(?m)^[ \t]*(?:(?:def|class|(?:from|import)\b.*?\bas)[ \t]+{0}\b"
+    r"|\w+[ \t]+as[ \t]+{0}[ \t\r,)]*(?:#|$)|{0}[ \t]*(?:[:,][^=\n]*)?=(?!=))"
+)
 MOST_MANIFEST_BYTES = 32 << 10  # as it is told to a worker
 
 
@@ -298,12 +303,12 @@ def _all_of(
 
 def _problem_in(body: bytes) -> str:
     """A bare file computes whatever it has the function of."""
-    return next(iter(_defines(body)), next(iter(PROBLEMS)))
+    return next(iter(_defines(body) or _defines(body, r"\b{}\b")), next(iter(PROBLEMS)))
 
 
-def _defines(body: bytes) -> list[str]:
-    text = body.decode(errors="replace")
-    return [p.name for p in PROBLEMS.values() if re.search(rf"\b{p.function}\b", text)]
+def _defines(body: bytes, signs: str = BINDS) -> list[str]:
+    text = body.decode("utf-8-sig", errors="replace")
+    return [p.name for p in PROBLEMS.values() if re.search(signs.format(p.function), text)]
 
 
 def _agreed(path: Path, manifest: Manifest, asked: Problem | None) -> Problem:

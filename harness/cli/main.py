@@ -335,7 +335,8 @@ def _code_of(main: Callable[[], int]) -> int:
         return end.code if isinstance(end.code, int) else Exit.OK
     except HarnessError as error:
         if "--json" in sys.argv and isinstance(error, SubmissionError):  # before anything ran
-            print(json.dumps({"results": [], "refused": [refused_row(str(error))]}), flush=True)
+            rows = "checks" if "--check" in sys.argv else "results"
+            print(json.dumps({rows: [], "refused": [refused_row(str(error))]}), flush=True)
         print(plain_text(f"error: {error}"), file=sys.stderr)  # names may be a stranger's
         return error.exit_code
     except ModuleNotFoundError as missing:
