@@ -12,7 +12,7 @@ from typing import Protocol
 from harness.board import publish, record
 from harness.board.rank import Leaderboard
 from harness.catalog.request import Request
-from harness.errors import Exit, refused_row
+from harness.errors import Exit, document
 from harness.schema import BLAMELESS, Kind, Result, Status
 
 KEPT = 20  # runs of --check whose wrong outputs can be asked for again
@@ -69,9 +69,7 @@ class Checked:
             status, reason = (told.status, told.reason) if told else (Status.PASSED, "")
             rows += [{"entry": entry, "config": config, "status": status.value, "reason": reason}]
         if wanted:
-            print(
-                json.dumps({"checks": rows, "refused": list(map(refused_row, refused))}), flush=True
-            )
+            print(document("checks", rows, refused), flush=True)
 
 
 def code_of(statuses: AbstractSet[Status], refused: Sequence[str] = ()) -> int:
@@ -137,7 +135,4 @@ class Store:
         """Print the one document that --json asks for; nothing else of a run is on stdout then."""
         if wanted:
             rows = [json.loads(line) for line in self._lines or ()]
-            print(
-                json.dumps({"results": rows, "refused": list(map(refused_row, refused))}),
-                flush=True,
-            )
+            print(document("results", rows, refused), flush=True)
