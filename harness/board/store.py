@@ -61,15 +61,14 @@ class Checked:
         found = [self._failed.get(key) for key in self._open]
         return code_of({row.status if row else Status.PASSED for row in found}, refused)
 
-    def print_json(self, wanted: bool, refused: Sequence[str] = ()) -> None:
+    def print_json(self, refused: Sequence[str] = ()) -> None:
         """Print the one document that --json asks for."""
         rows = []
-        for entry, config in self._open if wanted else ():
+        for entry, config in self._open:
             told = self._failed.get((entry, config))
             status, reason = (told.status, told.reason) if told else (Status.PASSED, "")
             rows += [{"entry": entry, "config": config, "status": status.value, "reason": reason}]
-        if wanted:
-            print(document("checks", rows, refused), flush=True)
+        print(document("checks", rows, refused), flush=True)
 
 
 def code_of(statuses: AbstractSet[Status], refused: Sequence[str] = ()) -> int:
@@ -131,8 +130,7 @@ class Store:
         """5 where a line could not be stored; else what became of the submissions says it."""
         return Exit.STORAGE if self._refused else code_of(self._statuses, refused)
 
-    def print_json(self, wanted: bool, refused: Sequence[str] = ()) -> None:
+    def print_json(self, refused: Sequence[str] = ()) -> None:
         """Print the one document that --json asks for; nothing else of a run is on stdout then."""
-        if wanted:
-            rows = [json.loads(line) for line in self._lines or ()]
-            print(document("results", rows, refused), flush=True)
+        rows = [json.loads(line) for line in self._lines or ()]
+        print(document("results", rows, refused), flush=True)

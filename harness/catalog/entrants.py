@@ -234,17 +234,15 @@ def _ways_to_read(folder: Path, entry: str) -> Iterator[list[str]]:
 
 def _described(manifest: Manifest, files: Files) -> str:
     """What the hash covers beside the files: the launch section of a rung without a manifest."""
-    alone = all(name != "manifest.yaml" for name, _ in files)
-    rung_ = manifest.entry.endswith(".cu") and alone
-    return json.dumps(manifest.launch, sort_keys=True) if rung_ else ""
+    rung = manifest.entry.endswith(".cu") and "manifest.yaml" not in dict(files)
+    return json.dumps(manifest.launch, sort_keys=True) if rung else ""
 
 
 def _entry_in(folder: Path, manifest: Manifest, files: Files) -> tuple[Path, bytes]:
     """Path and content of the entry, which must be among what was read."""
-    entry = PurePosixPath(manifest.entry).as_posix()
-    for name, body in files:
-        if name == entry:
-            return folder / entry, body
+    entry, contents = PurePosixPath(manifest.entry).as_posix(), dict(files)
+    if entry in contents:
+        return folder / entry, contents[entry]
     there = ", ".join(sorted(PurePosixPath(name).name for name, _ in files)[:20]) or "nothing"
     said = f"entry '{shown(manifest.entry)}' is missing"
     raise fault(folder, said, f"the folder has: {there}")

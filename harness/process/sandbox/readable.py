@@ -17,8 +17,7 @@ open more than packages:
     it is, or holds, a home, a project or checkout, the harness's cache, the temporary folder or a
         top folder of the system
     it lies in the checkout, in the cache, or in /etc, /proc, /dev, /run or /sys
-    it lies in another project, or behind a dot directly below a home (~/.ssh), unless it is a
-        site-packages folder
+    it lies in another project or behind a dot below a home (~/.ssh), and is no site-packages folder
 
 Landlock opens a whole hierarchy or nothing of it, so a folder that holds both packages and a home
 stays shut.
