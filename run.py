@@ -50,7 +50,8 @@ def main(args: argparse.Namespace | None = None) -> int:
             dispatch(request, placement, store.results_dir, store.save, view)
         finally:
             store.rank_into(args.leaderboard, view)
-            store.print_json(args.json, request.refused)
+            if args.json:
+                store.print_json(request.refused)
     return store.exit_code(request.refused)
 
 

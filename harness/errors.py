@@ -14,9 +14,10 @@ type).
 """
 
 import difflib
+import json
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from pathlib import Path
 
@@ -48,10 +49,11 @@ class HarnessError(Exception):
         return f"{self.message}\n  next: {typed(self.hint)}" if self.hint else self.message
 
 
-def refused_row(words: str) -> dict[str, str]:
-    """What --json says of an error of these words."""
-    reason, _, hint = words.partition("\n  next: ")
-    return {"reason": reason, "next": hint}
+def document(kind: str, rows: Sequence[object], refused: Iterable[str]) -> str:
+    """The one of --json: `rows`, under their kind, and what errors of these words say."""
+    parted = (words.partition("\n  next: ") for words in refused)
+    told = [{"reason": reason, "next": hint} for reason, _, hint in parted]
+    return json.dumps({kind: rows, "refused": told})
 
 
 class UsageError(HarnessError):

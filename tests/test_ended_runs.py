@@ -213,14 +213,14 @@ def test_a_check_times_and_records_nobody(
     store = Checked(asked)
     session.execute(asked, store.save, Observer())
     assert store.exit_code() == 1
-    store.print_json(True)
+    store.print_json()
     told = capsys.readouterr().out
     assert told.count('"PASSED"') == 3
     assert told.count('"CRASHED"') == 1
     asked = request(tmp_path, bad=FAILS.format(SIZES["one"]), good="")
     store = Checked(replace(asked, only_check=True, fail_fast=True))
     session.execute(replace(asked, only_check=True, fail_fast=True), store.save, Observer())
-    store.print_json(True)
+    store.print_json()
     document = json.loads(capsys.readouterr().out)
     assert list(document) == ["checks", "refused"]
     told = document["checks"]

@@ -1,12 +1,12 @@
 """Which submission does a pull request bring, and does it touch anything else?
 
-    python .github/scripts/path_guard.py --base <sha> --head <sha> --author LOGIN [--output "$GITHUB_OUTPUT"]
+    python .github/scripts/path_guard.py --base <sha> --head <sha> --author LOGIN [--output FILE]
 
 Allowed: regular files under one folder submissions/<name>/, small, of known kinds. A folder that
 the base branch has is changed by those alone whom its manifest there names in `owners: [LOGIN,
-...]`; a new folder is anybody's who is named in its own. Refused: every other path, links, submodules, a change of the file
-mode, binaries, names that a shell or a file system could take for something else. git is asked for
-objects; nothing is checked out or run.
+...]`; a new folder is anybody's who is named in its own. Refused: every other path, links,
+submodules, a change of the file mode, binaries, names that a shell or a file system could take for
+something else. git is asked for objects; nothing is checked out or run.
 """
 
 from __future__ import annotations
@@ -56,10 +56,9 @@ def main(argv: list[str] | None = None) -> int:
     start = left_at(args.repo, args.base, args.head)
     found = changes(args.repo, start, args.head)
     reasons = faults(args.repo, found)
-    reasons += (
-        [] if reasons else trespass(args.repo, (args.base, args.head), _name_of(found), args.author)
-    )
-    reasons += [] if reasons else stale(args.repo, start, args.base, _name_of(found))
+    if not reasons:
+        reasons = trespass(args.repo, args.base, args.head, _name_of(found), args.author)
+    reasons = reasons or stale(args.repo, start, args.base, _name_of(found))
     for reason in reasons:
         print(f"refused: {reason}".replace("##[", "# #["))  # which is an order to a runner
     if reasons:
@@ -128,12 +127,12 @@ def faults(repo: Path, found: list[Change]) -> list[str]:
     return reasons
 
 
-def trespass(repo: Path, base_head: tuple[str, str], name: str, author: str) -> list[str]:
+def trespass(repo: Path, base: str, head: str, name: str, author: str) -> list[str]:
     """Why `author` may not change submissions/`name`, which may be there already at the base.
 
     What stands there afterwards has owners: the project's own rules and tests hold what has none.
     """
-    (base, head), folder = base_head, f"submissions/{name}"
+    folder = f"submissions/{name}"
     if _there(repo, base, f"baselines/{name}") or name in RESERVED:
         return [f"{folder}: '{name}' is the name of a baseline or a word of the command line"]
     after = _owners(repo, head, folder)

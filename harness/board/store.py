@@ -12,7 +12,7 @@ from typing import Protocol
 from harness.board import publish, record
 from harness.board.rank import Leaderboard
 from harness.catalog.request import Request
-from harness.errors import Exit, refused_row
+from harness.errors import Exit, document
 from harness.schema import BLAMELESS, Kind, Result, Status
 
 KEPT = 20  # runs of --check whose wrong outputs can be asked for again
@@ -61,17 +61,14 @@ class Checked:
         found = [self._failed.get(key) for key in self._open]
         return code_of({row.status if row else Status.PASSED for row in found}, refused)
 
-    def print_json(self, wanted: bool, refused: Sequence[str] = ()) -> None:
+    def print_json(self, refused: Sequence[str] = ()) -> None:
         """Print the one document that --json asks for."""
         rows = []
-        for entry, config in self._open if wanted else ():
+        for entry, config in self._open:
             told = self._failed.get((entry, config))
             status, reason = (told.status, told.reason) if told else (Status.PASSED, "")
             rows += [{"entry": entry, "config": config, "status": status.value, "reason": reason}]
-        if wanted:
-            print(
-                json.dumps({"checks": rows, "refused": list(map(refused_row, refused))}), flush=True
-            )
+        print(document("checks", rows, refused), flush=True)
 
 
 def code_of(statuses: AbstractSet[Status], refused: Sequence[str] = ()) -> int:
@@ -133,11 +130,7 @@ class Store:
         """5 where a line could not be stored; else what became of the submissions says it."""
         return Exit.STORAGE if self._refused else code_of(self._statuses, refused)
 
-    def print_json(self, wanted: bool, refused: Sequence[str] = ()) -> None:
+    def print_json(self, refused: Sequence[str] = ()) -> None:
         """Print the one document that --json asks for; nothing else of a run is on stdout then."""
-        if wanted:
-            rows = [json.loads(line) for line in self._lines or ()]
-            print(
-                json.dumps({"results": rows, "refused": list(map(refused_row, refused))}),
-                flush=True,
-            )
+        rows = [json.loads(line) for line in self._lines or ()]
+        print(document("results", rows, refused), flush=True)

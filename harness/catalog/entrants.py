@@ -19,6 +19,11 @@ from harness.schema import MOST_NAME, Entrant, Kind, Manifest, is_name
 
 ALL = "all"  # the word for every entry of a folder
 ENTRIES = (".py", ".cu")
+#: Whose own a name is: defined, imported as this, assigned. A call or an import only speaks of it.
+BINDS = (
+    r"(?m)^[ \t]*(?:(?:def|class|(?:from|import)\b.*?\bas)[ \t]+{0}\b"
+    r"|\w+[ \t]+as[ \t]+{0}[ \t\r,)]*(?:#|$)|{0}[ \t]*(?:[:,][^=\n]*)?=(?!=))"
+)
 MOST_MANIFEST_BYTES = 32 << 10  # as it is told to a worker
 
 
@@ -229,17 +234,15 @@ def _ways_to_read(folder: Path, entry: str) -> Iterator[list[str]]:
 
 def _described(manifest: Manifest, files: Files) -> str:
     """What the hash covers beside the files: the launch section of a rung without a manifest."""
-    alone = all(name != "manifest.yaml" for name, _ in files)
-    rung_ = manifest.entry.endswith(".cu") and alone
-    return json.dumps(manifest.launch, sort_keys=True) if rung_ else ""
+    rung = manifest.entry.endswith(".cu") and "manifest.yaml" not in dict(files)
+    return json.dumps(manifest.launch, sort_keys=True) if rung else ""
 
 
 def _entry_in(folder: Path, manifest: Manifest, files: Files) -> tuple[Path, bytes]:
     """Path and content of the entry, which must be among what was read."""
-    entry = PurePosixPath(manifest.entry).as_posix()
-    for name, body in files:
-        if name == entry:
-            return folder / entry, body
+    entry, contents = PurePosixPath(manifest.entry).as_posix(), dict(files)
+    if entry in contents:
+        return folder / entry, contents[entry]
     there = ", ".join(sorted(PurePosixPath(name).name for name, _ in files)[:20]) or "nothing"
     said = f"entry '{shown(manifest.entry)}' is missing"
     raise fault(folder, said, f"the folder has: {there}")
@@ -298,12 +301,12 @@ def _all_of(
 
 def _problem_in(body: bytes) -> str:
     """A bare file computes whatever it has the function of."""
-    return next(iter(_defines(body)), next(iter(PROBLEMS)))
+    return next(iter(_defines(body) or _defines(body, r"\b{}\b")), next(iter(PROBLEMS)))
 
 
-def _defines(body: bytes) -> list[str]:
-    text = body.decode(errors="replace")
-    return [p.name for p in PROBLEMS.values() if re.search(rf"\b{p.function}\b", text)]
+def _defines(body: bytes, signs: str = BINDS) -> list[str]:
+    text = body.decode("utf-8-sig", errors="replace")
+    return [p.name for p in PROBLEMS.values() if re.search(signs.format(p.function), text)]
 
 
 def _agreed(path: Path, manifest: Manifest, asked: Problem | None) -> Problem:

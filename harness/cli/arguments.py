@@ -4,7 +4,7 @@ import argparse
 import math
 import re
 from collections.abc import Callable
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from harness.errors import UsageError, did_you_mean
 
@@ -14,6 +14,9 @@ UNKNOWN = re.compile(r"unrecognized arguments: (--[\w-]+)")
 
 class Parser(argparse.ArgumentParser):
     """Raises UsageError where argparse prints its usage and leaves."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings, allow_abbrev=False)  # sys.argv is searched for some
 
     def error(self, message: str) -> NoReturn:
         """One line instead of the usage, which is a screen long."""

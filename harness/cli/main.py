@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import json
 import os
 import signal
 import sys
@@ -23,7 +22,7 @@ from harness.errors import (
     SubmissionError,
     UsageError,
     did_you_mean,
-    refused_row,
+    document,
     typed,
 )
 from harness.measure.stats import MOST_BLOCKS
@@ -335,7 +334,8 @@ def _code_of(main: Callable[[], int]) -> int:
         return end.code if isinstance(end.code, int) else Exit.OK
     except HarnessError as error:
         if "--json" in sys.argv and isinstance(error, SubmissionError):  # before anything ran
-            print(json.dumps({"results": [], "refused": [refused_row(str(error))]}), flush=True)
+            kind = "checks" if "--check" in sys.argv else "results"
+            print(document(kind, [], [str(error)]), flush=True)
         print(plain_text(f"error: {error}"), file=sys.stderr)  # names may be a stranger's
         return error.exit_code
     except ModuleNotFoundError as missing:

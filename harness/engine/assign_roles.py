@@ -21,7 +21,7 @@ from harness.process.forkserver import ForkServer
 from harness.process.sandbox import namespaces, readable, usage
 from harness.process.sandbox.removal import remove_tree
 from harness.process.sandbox.usage import DISK_FILES
-from harness.process.scratch import house
+from harness.process.scratch import house, locked
 from harness.schema import Entrant, Machine
 
 ASIDE = ".aside-"  # what is being removed
@@ -119,18 +119,20 @@ def _make_room(folders: Mapping[Path, int], most_gib: float) -> None:
 def own_folder(folder: Path, uid: int, most_gib: float) -> None:
     """Make `folder` for `uid`; what another user left there, or too much, is removed first.
 
-    It is put aside before: what cannot be removed is in nobody's way.
+    It is put aside before: what cannot be removed is in nobody's way. While a process of another
+    run lives there it stays, and goes when the last of them ends.
     """
-    if folder.exists():
-        most = int(most_gib * 2**30)
-        size, files, _ = usage.counted(folder, most, DISK_FILES)
-        if folder.stat().st_uid != uid or size > most or files > DISK_FILES:
+    most = int(most_gib * 2**30)
+    size, files, _ = usage.counted(folder, most, DISK_FILES)
+    anew = size > most or files > DISK_FILES or (folder.exists() and folder.stat().st_uid != uid)
+    with locked(folder, os.O_DIRECTORY) as free:
+        if anew and free is not False:
             folder.rename(folder.with_name(f"{ASIDE}{secrets.token_hex(8)}"))
-            for aside in folder.parent.glob(f"{ASIDE}*"):
-                remove_tree(aside)
-    folder.mkdir(parents=True, exist_ok=True)
-    if os.geteuid() == 0:
-        os.chown(folder, uid, uid)
+        folder.mkdir(parents=True, exist_ok=True)
+        if os.geteuid() == 0:
+            os.chown(folder, uid, uid)
+    for aside in folder.parent.glob(f"{ASIDE}*") if anew else ():
+        remove_tree(aside)
 
 
 def gpu_env(machine: Machine) -> dict[str, str]:

@@ -27,9 +27,8 @@ def check_cases(state: State, cases: Sequence[Case], probes: bool = True) -> Non
 
 def _check(state: State, case: Case, kind: Kind, probes: bool) -> None:
     """The timed shape, then the probes that each claim invites, equal claims on the same probes."""
-    names = [name for name in state.workers if name != state.roles.null]
-    names = [name for name in names if state.workers[name].entrant.kind is kind]
-    names = [name for name in names if state.may_run(name, case)]
+    alike = (name for name, worker in state.workers.items() if worker.entrant.kind is kind)
+    names = [name for name in alike if name != state.roles.null and state.may_run(name, case)]
     main = Probe(case, "normal", state.problem.kwargs(case))
     _verified_burst(state, case, main, f"check/{case.name}/{kind.value}", names)
     groups: dict[str, list[str]] = {}
@@ -66,8 +65,6 @@ def _verified_burst(
     state: State, case: Case, probe: Probe, label: str, names: Sequence[str]
 ) -> None:
     alive = [name for name in names if state.record(name, case).status is None]
-    if not alive:
-        return
     question = Question(probe, label, probe.case.burst, whole=True)
     for name in alive:
         reply = run_burst(state, name, question, state.limits.first_call_s)

@@ -28,10 +28,9 @@ def sustain(state: State, case: Case, left: Set[str] = frozenset()) -> None:
     if not state.suite.sustained_s:
         return
     without = {state.roles.null} | state.hidden | left
-    names = [n for n in state.workers if n not in without and state.may_run(n, case)]
-    for name in shuffled(names, state.rng):
+    for name in shuffled([n for n in state.workers if n not in without], state.rng):
         known = state.record(name, case)
-        if not known.samples:
+        if not known.samples or not state.may_run(name, case):
             continue
         state.observer.stage(name, f"{case.name}: {state.suite.sustained_s:g} s without a pause")
         known.sustained = found = _stretch(state, name, case)
@@ -61,16 +60,17 @@ def _stretch(state: State, name: str, case: Case) -> Sustained:
     if state.suite.device == "gpu":
         seconds = max(seconds, calls * burst_ms / 1e3)
     question = Question(probe, label, ring, timed=True, stretch=Stretch(calls, seconds))
-    timeout_s = state.limits.burst_s + 3 * seconds
+    timeout_s, spent_s = state.limits.burst_s + 3 * seconds, state.budget.spent_s[name]
     with _bursts_kept(state, name) as lost:
         with Recorder(state.monitor) as recorder:
             reply = run_burst(state, name, question, timeout_s)
         woken = end_woken(state, case)
     if not isinstance(reply, StretchReport) or reply.status is not Status.PASSED:
         return _failed(reply, lost)
-    if woken:
-        said = f"{', '.join(woken)} ran beside it"
-        return Sustained(status=Status.CONTENDED, reason=said)
+    if woken:  # and ended, so this comes to an end by itself
+        state.observer.note(f"{case.name}: {', '.join(woken)} ran beside {name}: once more")
+        state.budget.spent_s[name] = spent_s
+        return _stretch(state, name, case)
     return _figures(state, name, case, reply, recorder, burst_ms)
 
 

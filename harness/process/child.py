@@ -22,6 +22,7 @@ from harness.process import bytecode, process_tree
 from harness.process.forkserver import DetachedProcess, ForkServer, started
 from harness.process.project import HOME, private
 from harness.process.sandbox import cgroup, enter, namespaces, readable, usage
+from harness.process.scratch import locked
 from harness.process.text import plain_text
 
 LOG_BYTES, LOG_TAIL_BYTES = 64 << 20, 4096
@@ -93,7 +94,9 @@ class Child:
         jail: Jail | None,
         forkserver: ForkServer | None = None,
     ) -> None:
-        self.log = Log()
+        self.log, self._held = Log(), contextlib.ExitStack()
+        if jail:
+            self._held.enter_context(locked(jail.cache, os.O_DIRECTORY, fcntl.LOCK_SH))
         self._paused_ns: dict[int, int] | None = None  # pid → its CPU time when all had stopped
         self._newest = b""  # process of its namespaces then
         self.line, theirs = socket.socketpair()
@@ -205,6 +208,7 @@ class Child:
         self.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(60)
+        self._held.close()
         for line in filter(None, (self.line, self.first)):
             with contextlib.suppress(OSError):
                 line.close()

@@ -22,11 +22,11 @@ def scratch_folder() -> Iterator[Path]:
     """
     base = Path("/dev/shm" if os.access("/dev/shm", os.W_OK) else tempfile.gettempdir())
     for folder in base.glob(f"{SCRATCH_PREFIX}*"):
-        with _locked(folder / "lock") as free:
+        with locked(folder / "lock") as free:
             if free:
                 remove_tree(folder)
     fresh = Path(tempfile.mkdtemp(prefix="attnboard-new-", dir=base))
-    with _locked(fresh / "lock"):
+    with locked(fresh / "lock"):
         folder = fresh.rename(base / f"{SCRATCH_PREFIX}{secrets.token_hex(8)}")  # locked when seen
         try:
             yield folder
@@ -45,22 +45,20 @@ def house(scratch: Path) -> Path:
 
 
 @contextlib.contextmanager
-def _locked(path: Path) -> Iterator[bool]:
-    """Hold a lock on `path` if nobody else does; false if somebody does or it cannot be opened."""
-    try:
-        if path.parent.lstat().st_uid != os.geteuid():
-            raise PermissionError  # anybody may make such a folder, and what lies in it a link
-        file = path.open("a+", encoding="utf-8")
-    except OSError:
-        yield False
-        return
-    with file:
+def locked(
+    path: Path, kind: int = os.O_RDWR | os.O_CREAT, how: int = fcntl.LOCK_EX
+) -> Iterator[bool | None]:
+    """Hold a lock on `path`; false where others keep us from it, None where it stays shut."""
+    with contextlib.ExitStack() as held:
+        free: bool | None = True
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-            return
-        yield True
+            if path.parent.lstat().st_uid != os.geteuid():
+                raise PermissionError  # anybody may make such a folder, and what lies in it a link
+            held.callback(os.close, fd := os.open(path, kind | os.O_CLOEXEC, 0o600))
+            fcntl.flock(fd, how | fcntl.LOCK_NB)
+        except OSError as cause:
+            free = False if isinstance(cause, BlockingIOError) else None
+        yield free
 
 
 @contextlib.contextmanager

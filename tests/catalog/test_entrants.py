@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.catalog import source_files
+from harness.catalog import entrants, source_files
 from harness.catalog.entrants import (
     entry_name,
     find_entrants,
@@ -34,6 +34,11 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
 )
 CHAIN = "a: &a0 [x]\n" + "".join(f"k{i}: &a{i} [*a{i - 1}]\n" for i in range(1, 60))
 GOOD = "def custom_attention_forward(q, k, v, causal=True, sm_scale=None):\n    return q\n"
+HELPER = '''"""The same as custom_attention_forward; def custom_attention_forwards are others."""
+from bare import custom_attention_forward  # def it there
+custom_attention_forward(q, k, v) == 1 or time(custom_attention_forward, name="x")
+custom_attention_forward.warm = 1
+'''
 
 
 def make(root: Path, name: str = "mine", source: str = GOOD, manifest: str = "") -> Path:
@@ -67,12 +72,38 @@ def test_a_folder_of_many_is_every_kind_of_entry(tmp_path: Path) -> None:
     make(tmp_path, "told")
     make(tmp_path, "untold")
     (tmp_path / "untold" / "manifest.yaml").unlink()
-    for name, source in {"bare.py": GOOD, "helper.py": "x = 1\n", "bad.py": GOOD[:-9]}.items():
+    sources = {"bare.py": GOOD, "helper.py": "x = 1\n", "bad.py": GOOD[:-9], "time.py": HELPER}
+    for name, source in sources.items():
         (tmp_path / name).write_text(source)
     os.mkfifo(tmp_path / "fifo.py")
     found, refused = gather([str(tmp_path)], tmp_path / "none", Kind.SUBMISSION, PROBLEM)
     assert [entrant.name for entrant in found] == ["bare", "told", "untold"]
     assert [Path(r.message.split(":")[0]).name for r in refused] == ["bad.py", "fifo.py"]
+
+
+@pytest.mark.parametrize(
+    "bound",
+    [
+        "def NAME(q, k, v, *, causal): ...",
+        "\ufeffdef NAME(q): ...",
+        "if x:\n    NAME = torch.compile(f)",
+        "NAME: Callable[..., Any] = f",
+        "from flash_attn import flash_attn_func as NAME",
+        "from flash_attn import (\n    flash_attn_func as NAME,\n)",
+    ],
+)
+def test_who_gives_the_function_its_name_is_no_helper(tmp_path: Path, bound: str) -> None:
+    (tmp_path / "other.py").write_text(HELPER)
+    (tmp_path / "bare.py").write_text(bound.replace("NAME", PROBLEM.function))
+    assert [path.name for path in entrants._resolve(str(tmp_path), tmp_path / "none")] == [
+        "bare.py"
+    ]
+
+
+def test_a_bare_file_computes_what_it_defines_not_what_it_speaks_of(tmp_path: Path) -> None:
+    path = tmp_path / "grads.py"
+    path.write_text(HELPER + "def custom_attention_backward(q, k, v): ...\n")
+    assert entrants.problem_of([str(path)], tmp_path).name == "attention_backward"
 
 
 def test_the_hash_follows_the_source_and_not_the_notes(tmp_path: Path) -> None:

@@ -438,20 +438,34 @@ def test_seconds_that_are_none(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("named", "code", "refused"),
-    [("bad.py", 1, "bad.py:1: does not parse"), ("gone", 2, "no entry")],
+    ("named", "flags", "code", "refused"),
+    [
+        ("bad.py", ["--json"], 1, "bad.py:1: does not parse"),
+        ("gone", ["--json"], 2, "no entry"),
+        ("bad.py", ["--check", "--json"], 1, "bad.py:1: does not parse"),
+    ],
 )
 def test_who_cannot_be_read_has_a_row_in_the_document_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-    named: str, code: int, refused: str,
+    named: str, flags: list[str], code: int, refused: str,
 ) -> None:  # fmt: skip
     (tmp_path / "bad.py").write_text("def custom_attention_forward(q, k, v)\n")
-    args = parse_args(["--submission", str(tmp_path / named), "--json"])
+    args = parse_args(["--submission", str(tmp_path / named), *flags])
     suite, machine = load_suite("smoke", ROOT / "configs"), Machine()
-    monkeypatch.setattr(sys, "argv", ["run.py", "--json"])
+    monkeypatch.setattr(sys, "argv", ["run.py", *flags])
     assert exit_code_of(lambda: bool(resolve_request(args, suite, machine))) == code
     out, err = capsys.readouterr()
     told = json.loads(out)
-    assert told["results"] == []
+    assert told["checks" if "--check" in flags else "results"] == []
+    assert len(told) == 2
     assert refused in told["refused"][0]["reason"]
     assert told["refused"][0]["next"] in err
+
+
+@pytest.mark.parametrize(
+    "words", [["-s", "x", "--js"], ["-s", "x", "--chec"], ["show", "x", "--jso"]]
+)
+def test_a_flag_is_written_out(words: list[str]) -> None:
+    """What reads the command line before it is parsed knows no part of a flag."""
+    with pytest.raises(UsageError, match=rf"{words[-1]}\n.*Did you mean '{words[-1]}"):
+        parse_args(words)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import defaultdict
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
@@ -60,7 +61,7 @@ class Bench:
             hidden=frozenset({"hidden"}),
             judge=SimpleNamespace(shares_memory=True),
             quiet=MagicMock(**{"strangers.return_value": []}),
-            budget=MagicMock(**{"overdrawn.return_value": ""}),
+            budget=MagicMock(**{"overdrawn.return_value": "", "spent_s": defaultdict(float)}),
             facts=SimpleNamespace(machine=SimpleNamespace(has_gpu=True)),
             problem=PROBLEM,
             limits=Suite(name="s", cases=(CASE,)).limits,
@@ -83,6 +84,7 @@ class Bench:
 
     def run_burst(self, state: Any, name: str, question: Any, timeout_s: float) -> Any:
         self.asked.append((name, question, timeout_s))
+        self.state.budget.spent_s[name] += 3
         return self.reply
 
     def recorder(self, meter: Any) -> Any:
@@ -207,6 +209,30 @@ def test_faster_than_its_bursts_is_not_believed(bench: Bench) -> None:
     found = bench.sustained()
     assert found.status is Status.TIME_CLAIM_REJECTED
     assert "in its bursts" in found.reason
+
+
+def test_a_stretch_in_which_a_rival_is_ended_runs_again_at_nobodys_cost(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a block does. Who was ended gets none: it would come back and be ended once more."""
+    ended: list[str] = []
+
+    def end_woken(state: Any, case: Case) -> list[str]:
+        if bench.asked[-1][0] != "mine" or ended:
+            return []
+        ended.append("other")
+        bench.record("other", case).fail(Status.OVER_QUOTA, "5 GiB in 1 file of its cache")
+        return ["other"]
+
+    monkeypatch.setattr(module, "end_woken", end_woken)
+    monkeypatch.setattr(module, "shuffled", lambda names, rng: sorted(names))
+    assert bench.sustained().status is Status.PASSED
+    names = [name for name, *_ in bench.asked]
+    assert names == ["cudnn", "mine", "mine"]
+    assert bench.asked[1][1].label != bench.asked[2][1].label
+    assert bench.state.budget.spent_s["mine"] == bench.state.budget.spent_s["cudnn"]
+    assert bench.record("other", CASE).sustained is None
+    assert "c: other ran beside mine: once more" in bench.notes
 
 
 def test_less_exact_than_in_its_bursts_is_refused(bench: Bench) -> None:

@@ -25,6 +25,7 @@ from harness.judge.judge import Judge
 from harness.measure.verdict import Evidence
 from harness.problems import get_problem
 from harness.process import wire
+from harness.process.child import Child
 from harness.process.messages import BurstReport
 from harness.schema import Kind, Limits, Machine, Status
 from harness.worker.__main__ import Worker
@@ -135,6 +136,33 @@ def test_what_is_over_its_quota_goes_when_its_process_ends(tmp_path: Path) -> No
         mine.end()
         assert [path.exists() for path in left] == [stays] * 2
     assert mine.jail.cache.is_dir()
+
+
+def test_a_cache_in_which_another_run_lives_is_emptied_by_the_last_to_leave(tmp_path: Path) -> None:
+    """Two runs of one source share it: emptied under a worker it took that one's place to write."""
+    (tmp_path / "mine.py").write_text(SOURCE)
+    problem = get_problem("attention_forward")
+    entrant = load_entrant(tmp_path / "mine.py", Kind.SUBMISSION, problem)
+    suite = load_suite("smoke", ROOT / "configs")
+    limits = suite.limits.model_copy(update={"disk_gib": 0.001})
+    suite = suite.model_copy(update={"limits": limits})
+    request = Request(suite, Machine(), (entrant,), "sdpa", cache=tmp_path / "cache")
+    runs = [tmp_path / "first", tmp_path / "second", tmp_path / "third"]
+    for scratch in runs:
+        scratch.mkdir()
+    first, second = (Crew(request, problem, "cpu", scratch).workers["mine"] for scratch in runs[:2])
+    first._child, second._child = (Child("no_such", [], each.jail) for each in (first, second))
+    cache = first.jail.cache
+    here, left = cache.stat().st_ino, cache / "left"
+    left.write_bytes(b"x" * (2 << 20))
+    second.end()
+    third = Crew(request, problem, "cpu", runs[2]).workers["mine"]
+    assert left.exists()
+    assert cache.stat().st_ino == here == third.jail.cache.stat().st_ino
+    assert not third.unmade
+    first.end()
+    assert cache.is_dir()
+    assert [path.name for path in cache.parent.rglob("*")] == [cache.name]
 
 
 CRASH = BurstReport(status=Status.CRASHED, message="the process ended during 'go'")

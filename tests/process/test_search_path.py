@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.process import project
 from harness.process.child import Jail, sandbox_rules, untrusted_env
 from harness.process.project import HOME as ROOT
 from harness.process.sandbox import enter, readable
@@ -59,6 +60,21 @@ def test_folders_of_a_home(home: Path, entry: str, why: str) -> None:
 def test_folders_of_the_system(home: Path, entry: str) -> None:
     if Path(entry).is_dir():
         assert shut(home).refusal(Path(entry).resolve())
+
+
+def test_no_other_project_is_opened_nor_what_holds_one(home: Path) -> None:
+    """Of a second checkout on the import path workers could read results/ and the harness."""
+    other = home / "lib" / "fast"
+    inside, packages = other / "src", other / ".venv" / "lib" / "site-packages"
+    for folder in (inside, packages):
+        folder.mkdir(parents=True)
+    assert readable.opened(shut(home), [str(home / "lib"), str(other), str(inside)])
+    (other / project.MARK).touch()
+    deny = shut(home)
+    assert deny.refusal(other) == f"it is {other}"
+    assert deny.refusal(home / "lib") == f"it holds {other}"
+    assert deny.refusal(inside) == f"it lies in {other}"
+    assert not deny.refusal(packages), "as those of a Python that was installed there"
 
 
 def test_a_link_opens_no_more_than_what_it_points_to(home: Path) -> None:

@@ -14,10 +14,10 @@ Of the import and library paths: packages may live anywhere, in ~/.local, in a f
 where an editable installation points. Each such folder is opened for reading, unless that would
 open more than packages:
 
-    it is, or holds, a home, the checkout, the harness's cache, the temporary folder or a top
-        folder of the system
+    it is, or holds, a home, a project or checkout, the harness's cache, the temporary folder or a
+        top folder of the system
     it lies in the checkout, in the cache, or in /etc, /proc, /dev, /run or /sys
-    it lies behind a dot directly below a home (~/.ssh), unless it is a site-packages folder
+    it lies in another project or behind a dot below a home (~/.ssh), and is no site-packages folder
 
 Landlock opens a whole hierarchy or nothing of it, so a folder that holds both packages and a home
 stays shut.
@@ -97,6 +97,7 @@ TOP_FOLDERS = "/boot /dev /etc /home /media /mnt /proc /root /run /srv /sys /tmp
 NEVER_INSIDE = ("/boot", "/dev", "/etc", "/proc", "/run", "/sys")
 PATHS = ("PYTHONPATH", "LD_LIBRARY_PATH")
 PACKAGES = {"site-packages", "dist-packages"}
+PROJECT = ".attnboard"  # marks somebody's root, see harness/process/project.py
 ARCHIVES = {".zip", ".egg", ".whl"}
 FIRST_PERSON = 1000  # user ids below belong to the system; their homes are folders like /usr/sbin
 
@@ -115,17 +116,19 @@ class DenyList:
                 return "it is a file, and no archive of packages"
         elif not path.is_dir():
             return "there is no such folder"
-        for place in (*self.homes, *self.own, *map(Path, TOP_FOLDERS.split())):
+        above = path.parents if not PACKAGES.intersection(path.parts) else ()
+        projects = [mark.parent for at in (PROJECT, f"*/{PROJECT}") for mark in path.glob(at)]
+        projects += [place for place in above if (place / PROJECT).is_file()]
+        for place in (*self.homes, *self.own, *projects, *map(Path, TOP_FOLDERS.split())):
             if place == path or path in place.parents:
                 return f"it {'is' if place == path else 'holds'} {place}"
-        for place in (*self.own, *map(Path, NEVER_INSIDE)):
+        for place in (*self.own, *map(Path, NEVER_INSIDE), *projects):
             if place in path.parents:
                 return f"it lies in {place}"
-        for home in self.homes:
-            if home in path.parents and not PACKAGES.intersection(path.parts):
-                first = path.relative_to(home).parts[0]
-                if first.startswith("."):
-                    return f"it lies in {home / first}"
+        for home in (home for home in self.homes if home in above):
+            first = path.relative_to(home).parts[0]
+            if first.startswith("."):
+                return f"it lies in {home / first}"
         return ""
 
 

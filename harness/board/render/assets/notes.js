@@ -54,7 +54,8 @@ function table(lines, at, blocks, folder) {
   const cells = line => line.trim().replace(/^\||\|$/g, "").split(/(?<!\\)\|/).map(cell => cell.trim().replace(/\\\|/g, "|")).slice(0, MOST_COLUMNS);
   const head = cells(lines[at]), right = cells(lines[at + 1]).map(rule => rule.endsWith(":") && "num"), rows = [];
   const end = gather(lines, at + 1, line => line.includes("|"), part => rows.push(...part.slice(1).map(cells)));
-  const row = (name, texts) => make("tr", {}, head.map((_, i) => make(texts[i] ? name : "td", { class: right[i], scope: name === "th" && texts[i] ? "col" : null }, inline(texts[i] || "", folder))));
+  // As many cells as the line has: filled up, one of 2 characters would draw 40.
+  const row = (name, texts) => make("tr", {}, texts.slice(0, head.length).map((text, i) => make(text ? name : "td", { class: right[i], scope: name === "th" && text ? "col" : null }, inline(text, folder))));
   blocks.push(make("div", { class: "scroll", tabindex: 0, role: "group", "aria-label": "table" },
     make("table", {}, make("thead", {}, row("th", head)), make("tbody", {}, rows.map(one => row("td", one))))));
   return end;
