@@ -217,7 +217,21 @@ def test_nothing_that_tells_of_users_or_services() -> None:
         assert Path(private) not in paths
     assert not [path for path in paths if path.is_relative_to("/etc/ssh")]
     assert Path("/etc/passwd") not in paths
-    assert Path(sys.prefix) in paths
+    assert Path(sys.executable).parent in paths or Path(sys.prefix) in paths
+
+
+def test_a_checkout_that_is_an_environment_s_root_stays_shut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`python -m venv .`"""
+    for name in ("bin", "lib", "results", "submissions"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "pyvenv.cfg").touch()
+    for name in ("prefix", "exec_prefix"):
+        monkeypatch.setattr(sys, name, str(tmp_path))
+    monkeypatch.setattr(readable.sysconfig, "get_paths", lambda: {"data": str(tmp_path)})
+    mine = [p.name for p in readable.readable_paths.__wrapped__() if tmp_path in (p, *p.parents)]
+    assert mine == ["bin", "lib", "pyvenv.cfg"]
 
 
 def test_compilers_outside_usr_are_found_by_what_they_are(

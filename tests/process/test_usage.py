@@ -168,7 +168,8 @@ def test_what_lies_in_sockets_is_counted_with_its_process() -> None:
 @pytest.mark.parametrize(
     ("name", "charge"),
     [("fdinfo/{}", usage.LISTING_BYTES), ("task/{thread}/fdinfo/{}", usage.LISTING_BYTES)]
-    + [("status", usage.PROC_BYTES)],
+    + [("status", usage.PROC_BYTES), ("maps", usage.MAPPINGS_BYTES)]
+    + [("task/{thread}/smaps", usage.MAPPINGS_BYTES), ("numa_maps", usage.MAPPINGS_BYTES)],
 )
 def test_what_the_kernel_has_told_and_keeps_is_counted(name: str, charge: int) -> None:
     """A listing of watches or locks is as long as they are many, and stays while it is open."""

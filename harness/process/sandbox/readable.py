@@ -44,6 +44,7 @@ ETC = (
 SYS = "/sys/devices /sys/bus /sys/class /sys/dev /sys/module /sys/kernel/mm"
 #: Not /proc itself: its other entries hold every process's environment and command line.
 PROC_FACTS = "cpuinfo meminfo stat version devices modules filesystems loadavg uptime driver sys"
+ENVIRONMENT = ("bin", "include", "lib", "lib64", "share", "pyvenv.cfg")  # of a venv
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 
 
@@ -51,11 +52,19 @@ DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 def readable_paths() -> tuple[Path, ...]:
     """All that is there of the list above, no path twice; looked up once."""
     names = [*FOLDERS.split(), *SYS.split(), *(f"/etc/{name}" for name in ETC.split())]
-    names += [sys.prefix, sys.base_prefix, sys.exec_prefix, *sysconfig.get_paths().values()]
+    names += _pythons()
     names += [os.environ.get(key, "") for key in ("CUDA_HOME", "CUDA_PATH")]
     paths = [Path(name) for name in names if name]
     paths += [*Path("/etc").glob("python3*"), *_toolchains(), *_linked_folders()]
     return tuple(path for path in dict.fromkeys(paths) if path.exists())
+
+
+def _pythons() -> Iterator[str]:
+    """This Python's own folders; of an environment's not the root: a checkout may be there too."""
+    prefixes = [sys.prefix, sys.base_prefix, sys.exec_prefix]
+    for prefix in (*prefixes, *sysconfig.get_paths().values()):
+        whole = not Path(prefix, "pyvenv.cfg").is_file()
+        yield from [prefix] if whole else (f"{prefix}/{name}" for name in ENVIRONMENT)
 
 
 def _toolchains() -> Iterator[Path]:

@@ -34,8 +34,10 @@ ALARMS, EPOLL = ("anon_inode:[timerfd]", "anon_inode:[signalfd]"), "anon_inode:[
 ALARM_WATCHES, THROUGH_EPOLLS, MOST_WATCHES = 3, 660, 16_384  # the last: 2.5 ms, of one entrant
 LISTED_S = 2.0  # of our time for that, and for a disk: a path may be 2,000 folders long
 #: What the kernel keeps behind a file of /proc that is open: all of it at once, where it is told of
-#: all processors (stat), and of each watch or lock, which have no end, in a folder of this name.
+#: all processors (stat), of each watch or lock, which have no end, in a folder of this name, and of
+#: what is mapped, in files that end so, the longest path: a folder may lie DISK_FILES deep.
 PROC_BYTES, LISTING, LISTING_BYTES = 64 << 10, "/fdinfo/", 1 << 30
+MAPPINGS, MAPPINGS_BYTES = "maps", 32 << 20
 WALKED_BYTES = 256 << 20  # of page tables: to walk more takes seconds in which nobody is watched
 
 
@@ -232,12 +234,19 @@ def kept(pids: Collection[int]) -> tuple[int, int]:
     kinds = ("socket:", "/proc/", EPOLL, *ALARMS)
     found = [(link, name) for link, name in _followed(pids, ("fd",)) if name.startswith(kinds)]
     names = [name for _, name in found]
-    files = [LISTING_BYTES if LISTING in name else PROC_BYTES for name in names if name[0] == "/"]
+    files = [_proc_bytes(name) for name in names if name[0] == "/"]
     sockets = _all_sockets(pids, len({name for name in names if name[0] == "s"}))
     alarms = sum(name in ALARMS for name in names)
     watches = _watches(link for link, name in found if name == EPOLL and alarms)
     watches += alarms * (ALARM_WATCHES + min(watches, THROUGH_EPOLLS))
     return sum(files) + sockets * SOCKET_BYTES, watches
+
+
+def _proc_bytes(name: str) -> int:
+    """At most what the kernel keeps for that file of /proc while it is open."""
+    if LISTING in name:
+        return LISTING_BYTES
+    return MAPPINGS_BYTES if name.endswith(MAPPINGS) else PROC_BYTES
 
 
 def _watches(epolls: Iterable[str]) -> int:
