@@ -71,7 +71,10 @@ def _stretch(state: State, name: str, case: Case) -> Sustained:
         state.observer.note(f"{case.name}: {', '.join(woken)} ran beside {name}: once more")
         state.budget.spent_s[name] = spent_s
         return _stretch(state, name, case)
-    return _figures(state, name, case, reply, recorder, burst_ms)
+    try:
+        return _figures(state, name, case, reply, recorder, burst_ms)
+    except ValueError as cause:  # no row can hold what was told: its sender's fault alone
+        return Sustained(status=Status.BROKE_THE_RUN, reason=f"its stretch: {cause}"[:500])
 
 
 def _figures(

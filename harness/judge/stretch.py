@@ -49,7 +49,7 @@ from harness.process.cuda.arena_layout import Run, nbytes, runs, windows
 from harness.process.cuda.driver import CudaDriver, timer
 from harness.process.cuda.shared_memory import DTYPES
 from harness.process.messages import StretchReport, WorkerReply
-from harness.schema import CLAIM_PCT, MOST_PAUSES, Pause, Status
+from harness.schema import CLAIM_PCT, LEAST_MS, MOST_PAUSES, Pause, Status
 
 #: From one spot check to the next: every octave of pauses is as frequent as the others, so that
 #: each entrant is looked at, and held up by it, about as often.
@@ -410,7 +410,7 @@ def _report(seen: Counted, verified: Verified) -> StretchReport:
     """The figures, if the worker's clock agrees with the judge's and something was compared."""
     allowed = CLAIM_PCT / 100 + 1 / seen.calls
     status, message = Status.PASSED, ""
-    if not seen.claimed_ms >= seen.latency_ms * (1 - allowed):
+    if not seen.claimed_ms >= max(LEAST_MS, seen.latency_ms * (1 - allowed)):
         status = Status.TIME_CLAIM_REJECTED
         message = _too_short(seen.claimed_ms, seen.latency_ms)
     elif seen.first_ms > seen.latency_ms * (1 + FIRST_PCT / 100):

@@ -180,6 +180,19 @@ def test_a_stretch_that_fails_is_told_and_the_bursts_stay(bench: Bench, status: 
     assert any("mine: no lasting time on c" in note and "as it was" in note for note in bench.notes)
 
 
+@pytest.mark.parametrize(
+    "figures", [{"calls_ms": (0.0,)}, {"calls_ms": (0.55,), "latency_ms": 0.0}]
+)
+def test_figures_that_no_row_can_hold_cost_their_sender_the_stretch_and_nobody_a_run(
+    bench: Bench, figures: dict[str, Any]
+) -> None:
+    bench.reply = GOOD.model_copy(update=figures)
+    found = bench.sustained()
+    assert (found.status, found.latency_ms) == (Status.BROKE_THE_RUN, None)
+    assert bench.record("mine", CASE).status is None
+    assert bench.record("other", CASE).sustained is not None
+
+
 def test_who_counts_by_leaps_has_no_time_and_what_was_seen_is_recorded(bench: Bench) -> None:
     leaps = tuple(Pause(100.0, calls, 1600.0) for calls in (70, 130) * 4)
     bench.reply = GOOD.model_copy(update={"pauses": leaps})

@@ -19,6 +19,7 @@ from harness.judge.burst import WorkerLink  # noqa: E402
 from harness.judge.inputs import Inputs  # noqa: E402
 from harness.judge.stretch import (  # noqa: E402
     Asked,
+    Counted,
     SpotCheck,
     Verified,
     _place,
@@ -346,6 +347,12 @@ def test_pauses_are_of_every_length_and_as_many_for_everybody(seconds):
 def test_both_clocks_and_somebody_something_compared(claimed_ms, checked, status):
     seen = counted(checks(110, 200, 290), asked(calls=300), claimed_ms)
     assert _report(seen, Verified(checked=checked)).status is status
+
+
+def test_a_clock_that_stands_still_is_refused_where_the_judge_has_none_of_its_own():
+    """On a CPU what is told is the time, within messages and a scheduler."""
+    report = _report(Counted(40, 0.0, 0.0, 1.0, 2.0), Verified(checked=1))
+    assert report.status is Status.TIME_CLAIM_REJECTED
 
 
 @pytest.mark.parametrize("done", [(), (150,), (150, 151), (10, 90, 300, 300), (110, 120, 170)])
