@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import socket
@@ -163,7 +164,8 @@ def told(*messages: dict[str, Any]) -> Any:
 def test_what_it_tells_is_typed() -> None:
     (found,) = told({"op": "kernel", "kernel": {**KERNEL, "name": "f\x1b[31m"}}, {"op": "done"})
     assert found.name == "f"
-    for wrong in ({"registers": "many"}, {"name": None}, {"notes": [[]]}):
+    numbers = ({"registers": -1}, {"spill_load_bytes": 10**4299}, {"occupancy_pct": math.inf})
+    for wrong in ({"registers": "many"}, {"name": None}, {"notes": [[]]}, *numbers):
         with pytest.raises(WireError):
             told({"op": "kernel", "kernel": {**KERNEL, **wrong}}, {"op": "done"})
     for nothing in ({}, {"op": "kernel"}, {"op": "kernel", "kernel": []}):
@@ -178,6 +180,9 @@ def test_what_it_tells_is_typed() -> None:
             {"op": "failed", "status": "COMPILE_ERROR", "message": "bad", "file": "k", "line": "3"}
         )
     assert (caught.value.file, caught.value.line) == ("k", 0)
+    with pytest.raises(CudaSourceError) as caught:
+        told({"op": "failed", "message": "bad", "line": 10**4299})
+    assert caught.value.line == 0
 
 
 def test_it_cannot_tell_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,6 +246,22 @@ def test_a_hostile_note_or_binary_is_as_good_as_none(
     make(cache / "b.cubin")
     found = {one.kernel: one for one in told_explain(cache)}
     assert found["k3"] == explain.Resources("k3", 5, 2, 4, 0)
+
+
+def test_a_binary_whose_names_tell_endless_numbers_or_text_is_read_to_an_end(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """cuobjdump prints a symbol's name as it stands, once for each section that has it."""
+    long = f"echo 'Function x: REG:{'9' * 5000} STACK:1 SHARED:1 LOCAL:1'\n"
+    tool = Path(explain._cuobjdump())
+    tool.write_text(TOOL.format(secret="/dev/null") + long + "yes 'a name' | head -c 90000000\n")
+    (cache / "a.cubin").write_bytes(b"abc")
+    (cache / "b.cubin").write_bytes(b"abcd")
+    told: list[str] = []
+    usage = explain._usage
+    monkeypatch.setattr(explain, "_usage", lambda *asked: told.extend(usage(*asked)) or told)
+    assert [one.kernel for one in told_explain(cache)] == ["k3", "k4"]
+    assert sum(map(len, told)) < 1 << 20
 
 
 def test_folders_in_one_another_have_no_end(cache: Path) -> None:

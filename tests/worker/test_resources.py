@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from harness.worker.cuda import resources
-from harness.worker.cuda.nvrtc import CudaSourceError
+from harness.worker.cuda.nvrtc import CudaSourceError, compile_error
 from harness.worker.cuda.promises import Build, broken, builds_of
 from harness.worker.cuda.resources import KernelReport, parse_ptxas, render, with_occupancy
 
@@ -80,6 +80,16 @@ def test_kernels_are_those_of_the_cubin(tmp_path):
     (found,) = resources.build(tmp_path, "submission.py", None, tmp_path / "cache", ["sm_90a"])
     assert (found.name, found.arch) == ("f", "sm_90a")
     assert found.registers > 1
+
+
+def test_a_number_that_no_compiler_tells_is_none():
+    """A pragma of the source writes lines of its own: the sum of two had more digits than are printed."""
+    forged = "Compiling entry function 'slow' for 'sm_90a'\n{0} bytes spill stores, {0} bytes spill loads\n"
+    slow, _ = parse_ptxas(forged.format("9" * 4300) + LOG, BOTH)
+    assert slow == parse_ptxas(LOG, BOTH)[0]
+    render([slow])
+    failed = compile_error(f"k.cu({'9' * 5000}): error: no\nk.cu(3): error: no\n", "k.cu")
+    assert failed.line == 3
 
 
 def test_a_note_that_names_a_function_stays_there():

@@ -23,7 +23,9 @@ import tempfile
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from harness.catalog import compiler_flags
 from harness.errors import WireError
@@ -46,6 +48,7 @@ ARCHS = ("sm_80", "sm_90a")
 # sizes the expressions of a manifest are evaluated at; only the grid depends on them in practice
 SIZES = {"B": 4, "H": 32, "S": 4096, "SM": 132}
 MOST_THREADS = 1024  # of a block, on every GPU
+Amount = Annotated[int, Field(ge=0, lt=10**9)]  # what a compiler tells has nine digits at most
 
 
 @dataclass(frozen=True)
@@ -54,20 +57,20 @@ class KernelReport:
 
     name: str
     arch: str
-    registers: int
-    stack_bytes: int
-    spill_store_bytes: int
-    spill_load_bytes: int
-    smem_static_bytes: int
-    smem_dynamic_bytes: int | None = None  # None: of a launch in host code, which is not run
-    threads: int | None = None  # of a block, from the manifest or __launch_bounds__
-    blocks_per_sm: int | None = None
+    registers: Amount
+    stack_bytes: Amount
+    spill_store_bytes: Amount
+    spill_load_bytes: Amount
+    smem_static_bytes: Amount
+    smem_dynamic_bytes: Amount | None = None  # None: of a launch in host code, which is not run
+    threads: Amount | None = None  # of a block, from the manifest or __launch_bounds__
+    blocks_per_sm: Amount | None = None
     #: Resident warps in % of what an SM can hold; an upper bound when smem is unknown.
-    occupancy_pct: float | None = None
+    occupancy_pct: Annotated[float, Field(ge=0, le=100)] | None = None
     limited_by: str = ""
     notes: tuple[str, ...] = ()  # of ptxas on performance: C7508, setmaxnreg ignored
     #: What the source promises of it (harness/worker/cuda/promises.py).
-    promises: Mapping[str, int] = field(default_factory=dict)
+    promises: Mapping[str, Amount] = field(default_factory=dict)
 
     @property
     def broken(self) -> list[str]:
@@ -102,13 +105,13 @@ def kernels_of(cubin: bytes) -> frozenset[str]:
     return frozenset(name.removeprefix(code).decode() for name in sections if name.startswith(code))
 
 
-#: What ptxas says of a kernel; nothing means 0.
+#: What ptxas says of a kernel; nothing means 0, and so does what is no Amount.
 SAID = {
-    "registers": r"Used (\d+) registers",
-    "stack_bytes": r"(\d+) bytes stack frame",
-    "spill_store_bytes": r"(\d+) bytes spill stores",
-    "spill_load_bytes": r"(\d+) bytes spill loads",
-    "smem_static_bytes": r"(\d+) bytes smem",
+    "registers": r"Used (\d{1,9}) registers",
+    "stack_bytes": r"(?<!\d)(\d{1,9}) bytes stack frame",
+    "spill_store_bytes": r"(?<!\d)(\d{1,9}) bytes spill stores",
+    "spill_load_bytes": r"(?<!\d)(\d{1,9}) bytes spill loads",
+    "smem_static_bytes": r"(?<!\d)(\d{1,9}) bytes smem",
 }
 
 
@@ -225,7 +228,7 @@ def _block_of(name: str, kernel: Mapping[str, Any], headdim: int) -> tuple[int, 
     try:
         block = [evaluate(extent, sizes) for extent in kernel["block"]]
         smem = evaluate(kernel["smem_bytes"], sizes)
-        if min(block) < 1 or math.prod(block) > MOST_THREADS or smem < 0:
+        if min(block) < 1 or math.prod(block) > MOST_THREADS or not 0 <= smem < 10**9:
             need = f"write a block of 1 to {MOST_THREADS} threads, smem_bytes from 0 on"
             raise ValueError(f"block {block}, smem_bytes {smem} at D = {headdim}: {need}")
     except ValueError as cause:
@@ -283,7 +286,7 @@ def _build_with_nvcc(source: Path, arch: str) -> list[KernelReport]:
         threads = {
             symbol: int(x) * int(y or 1) * int(z or 1)
             for symbol, x, y, z in re.findall(
-                r"\.entry (\w+)\([^{]*?\.maxntid (\d+)(?:, (\d+))?(?:, (\d+))?", ptx
+                r"\.entry (\w+)\([^{]*?\.maxntid (\d{1,9})(?:, (\d{1,9}))?(?:, (\d{1,9}))?", ptx
             )
         }
         reports += [
