@@ -19,6 +19,7 @@ from harness.measure.stats import Interval
 from harness.schema import Kind, Result, Slack
 from tests.board.factory import run_of
 from tests.golden.texts import results
+from tests.house.count import ours
 
 ROOT = Path(__file__).resolve().parents[2]
 BOARD = leaderboard(results())
@@ -338,7 +339,22 @@ def test_a_reader_of_the_page_sees_no_marks() -> None:
 # --------------------------------------------------------------------------- the documents of this checkout
 
 TRIPLE = re.compile(r"(?=(?<![\d.])(\d+\.\d / (?:\d+\.\d|–) / (?:\d+\.\d|–))(?!\d))")
-PAGES = sorted(path for pattern in (*quoted.PAGES, *quoted.NOTES) for path in ROOT.glob(pattern))
+
+
+def pages(root: Path) -> list[Path]:
+    """The project's own: the notes of what has owners are held to no test of ours."""
+    found = sorted(path for each in (*quoted.PAGES, *quoted.NOTES) for path in root.glob(each))
+    return [path for path in found if path.match("submissions/*/*") <= (path.parent in ours(root))]
+
+
+def test_what_has_owners_quotes_as_it_likes(tmp_path: Path) -> None:
+    for name, more in (("mine", ""), ("guest", "owners: [guest]\n")):
+        folder = tmp_path / "submissions" / name
+        folder.mkdir(parents=True)
+        (folder / "manifest.yaml").write_text(f"name: {name}\n{more}")
+        (folder / "NOTES.md").write_text("<!-- board nosuch: x -->")
+    (tmp_path / "README.md").touch()
+    assert [path.parent.name for path in pages(tmp_path)] == [tmp_path.name, "mine"]
 
 
 @pytest.fixture(scope="module")
@@ -349,7 +365,7 @@ def board_triples() -> dict[str, str]:
     return {quoted._tflops(one, entry): entry for one, entry in shown}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
+@pytest.mark.parametrize("page", pages(ROOT), ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_nobody_copies_the_board_by_hand(page: Path, board_triples: dict[str, str]) -> None:
     """Where a run is named the figures are that run's, whatever the board says later."""
     if page.name in ("log.md", "leaderboard.md"):
