@@ -186,8 +186,8 @@ def _there(repo: Path, base: str, entry: str) -> bool:
 def _owners(repo: Path, base: str, folder: str) -> list[str]:
     """The logins of `owners: [a, b]`, a line of the manifest at `base`."""
     listed = git(repo, "ls-tree", "--name-only", base, "--", f"{folder}/manifest.yaml").strip()
-    text = git(repo, "show", f"{base}:{folder}/manifest.yaml").decode() if listed else ""
-    line = OWNERS.search(text)
+    text = git(repo, "show", f"{base}:{folder}/manifest.yaml") if listed else b""
+    line = OWNERS.search(text.decode(errors="replace"))
     return [word.strip() for word in line[1].split(",") if word.strip()] if line else []
 
 

@@ -204,6 +204,19 @@ def test_no_path_is_an_order_to_the_runner(hub: Hub, capsys: pytest.CaptureFixtu
     assert "##[" not in said
 
 
+def test_a_manifest_that_is_no_utf8_is_read_all_the_same(
+    hub: Hub, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A traceback said nothing to its author; the checks behind the guard refuse such a file by name."""
+
+    def latin(work: Path) -> None:
+        edit("submissions/mine/submission.py")(work)
+        (work / "submissions/mine/manifest.yaml").write_bytes(b"author: Ren\xe9\n")
+
+    assert guard(hub, latin) == 1
+    assert "mine/manifest.yaml: write a line" in capsys.readouterr().out
+
+
 def test_two_submissions_at_once_are_refused(hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
     def both(work: Path) -> None:
         edit("submissions/one_more/submission.py")(work)
