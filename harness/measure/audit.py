@@ -19,7 +19,7 @@ from harness import PROTOCOL
 from harness.measure import stats
 from harness.measure.evenness import lasting
 from harness.measure.gpu_specs import peak_tflops
-from harness.measure.two_clocks import clock_tolerance
+from harness.measure.two_clocks import OVERTOLD, clock_tolerance
 from harness.measure.verdict import (
     GATHERED,
     MIN_BLOCKS,
@@ -186,9 +186,7 @@ def doubts(row: Result, suite: Suite, cut: bool = False) -> list[str]:
         "a block occurs twice": len({s.block for s in row.samples}) == len(row.samples),
         f"more than {most} blocks": len(row.samples) <= most,
         f"fewer than {fewest} blocks": not passed or row.blocks >= fewest,
-        "its events took longer than the judge's clock": all(
-            s.late or s.t1_ms <= s.t2_ms * 1.001 for s in row.samples
-        ),
+        OVERTOLD: not any(s.overtold and not s.late for s in row.samples),
         "its error is not below the contract": not passed or right,
         "its secret was never told": not passed or cut or bool(row.secret),
         "its times were not held against the judge's clock": not timed or row.slack is not None,
@@ -249,7 +247,10 @@ def of_record(row: Result, beside: Mapping[str, Result]) -> list[str]:
     entrants = {name: _as_told(mate, name in trusted) for name, mate in rows.items()}
     ours = sorted(trusted, key=lambda name: (rows[name].kind is not Kind.BASELINE, name != against))
     asked = Asked(row.case, facts, entrants, against, next(iter(ours), ""))
-    again = made_again(rows, asked)[row.entry]
+    try:
+        again = made_again(rows, asked)[row.entry]
+    except ValueError as error:
+        return [f"no row can be made of it: {error}"[:300]]
     raw = [s.model_copy(update={"late": False}) for s in rows.get(against, row).samples]
     figures = FIGURES if against in rows else FIGURES - {"speedup"}
     only = BARE if row.status is not Status.PASSED else figures if old else None

@@ -406,6 +406,15 @@ def test_a_record_from_before_gaps_and_paces_were_told_is_made_again_too(
     assert of_record(old["mine"].model_copy(update=forged), old)
 
 
+def test_a_record_of_which_no_row_can_be_made_contradicts_itself() -> None:
+    """All of its samples late, and whom it was held against not there: `verify` ended in a traceback."""
+    row, against = TRUE["mine"], TRUE["mine"].speedup.model_copy(update={"against": "gone"})
+    late = tuple(each.model_copy(update={"late": True}) for each in row.samples)
+    forged = row.model_copy(update={"samples": late, "speedup": against})
+    (why,) = of_record(forged, {"mine": forged})
+    assert why.startswith("no row can be made of it")
+
+
 @pytest.mark.parametrize("figure", ["max_diff", "rel_l2", "worst_row"])
 @pytest.mark.parametrize("value", [math.nan, -1e-9])
 def test_an_error_that_is_no_figure_is_below_no_contract(figure: str, value: float) -> None:
