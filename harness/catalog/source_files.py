@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
 from harness.errors import SubmissionError, UsageError
-from harness.process.sandbox.removal import remove_tree
+from harness.process.sandbox.folders import remove_tree
 from harness.process.text import shown
 
 SKIPPED_DIRS = {"__pycache__", "steps", ".git", "build", "results"}

@@ -33,7 +33,7 @@ from harness.process import wire
 from harness.process.child import Child
 from harness.process.project import base
 from harness.process.sandbox import enter
-from harness.process.sandbox.removal import remove_tree
+from harness.process.sandbox.folders import remove_tree
 from harness.process.text import plain_text
 from harness.schema import Case, Entrant, Kind, Limits, Machine, Suite
 from harness.worker.cuda import resources

@@ -30,7 +30,7 @@ from harness.errors import HarnessError, SubmissionError, SuiteError
 from harness.problems import PROBLEMS, Problem, get_problem
 from harness.process import prestart, process_tree
 from harness.process.project import HOME
-from harness.process.sandbox.removal import remove_tree
+from harness.process.sandbox.folders import remove_tree
 from harness.schema import (
     BLAMELESS,
     Case,

@@ -29,7 +29,7 @@ from harness.engine.processes.worker_process import WorkerProcess
 from harness.measure.telemetry import Monitor
 from harness.process.child import Child
 from harness.process.sandbox import enter, usage
-from harness.process.sandbox.usage import DISK_FILES
+from harness.process.sandbox.folders import DISK_FILES, UNCOUNTED, Disk
 from harness.schema import Kind, Limits, Status
 
 PERIOD_S = 0.1
@@ -48,7 +48,7 @@ class ResourceWatch(threading.Thread):
         half_gib = monitor.card_gib / 2 if strangers > 1 else math.inf
         self.share_gib = min(limits.gpu_memory_gib, half_gib)
         self.disks = {
-            worker.entrant.name: (usage.Disk(worker.jail.cache), usage.Disk(worker.jail.scratch))
+            worker.entrant.name: (Disk(worker.jail.cache), Disk(worker.jail.scratch))
             for worker in workers
         }
         self.nameless = {
@@ -161,7 +161,7 @@ class ResourceWatch(threading.Thread):
                     f"holds open, allowed {most / GIB:g}"
                 )
             disk.look(most, DISK_FILES)
-            if disk.bytes == usage.UNCOUNTED:
+            if disk.bytes == UNCOUNTED:
                 return Status.OVER_QUOTA, (
                     "a folder of its cache or scratch cannot be counted: not to be listed, or "
                     "deeper than a path can name"
