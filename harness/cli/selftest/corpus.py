@@ -169,8 +169,7 @@ def suite_for(problem: Problem, gpu: bool, expect: Expectation) -> Suite:
     what lies between two calls counts on the judge's clock.
     """
     axes, hidden = expect.axes, expect.slower_on_hidden
-    shape = (2, 16, 4096, 64) if gpu else (1, 2, 64, 64)
-    batch, heads, seqlen, headdim = shape
+    batch, heads, seqlen, headdim = (2, 16, 4096, 64) if gpu else (1, 2, 64, 64)
     case = Case.model_validate(
         {"name": "selftest", "batch": batch, "heads": heads, "seqlen": seqlen}
         | {"headdim": headdim, "dtype": expect.dtype, "burst": 2}
