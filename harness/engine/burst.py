@@ -85,8 +85,7 @@ def _burst(
     if not _attached(state, worker):
         return None
     if not ahead and _disturbed(state, name, question):
-        disturbed = _end_disturber(state, name, question)
-        if disturbed:
+        if disturbed := _end_disturber(state, name, question):
             return disturbed
         if not _attached(state, worker):
             return None
@@ -148,7 +147,10 @@ def _end_disturber(state: State, name: str, question: Question) -> BurstReport |
     if not _disturbed(state, name, question):
         return None
     fault = "its GPU work, or that of an ended process of it, outlived the driver's lock"
-    for suspect in _suspects(state):
+    alive = [name for name, worker in state.workers.items() if worker.attached]
+    house = {n for n in alive if state.workers[n].entrant.kind is Kind.BASELINE}
+    # who was on turn last first, the house's own at the end
+    for suspect in sorted(alive, key=lambda n: (n != state.last_on_turn, n in house)):
         state.workers[suspect].leave(state.judge, state.clean_up)
         if not _disturbed(state, name, question):
             reply = BurstReport(status=Status.LEFT_WORK_RUNNING, message=fault)
@@ -167,15 +169,6 @@ def _disturbed(state: State, name: str, question: Question) -> bool:
     time.sleep(CLEARED_UP_S if dead else 0.0)
     return _ask(state, name, question) > MOST_GAP_MS or bool(
         dead and dead & state.quiet.ownerless()
-    )
-
-
-def _suspects(state: State) -> list[str]:
-    """Workers that run, who was on turn last first, the house's own at the end."""
-    alive = [name for name, worker in state.workers.items() if worker.attached]
-    last = state.last_on_turn
-    return sorted(
-        alive, key=lambda name: (name != last, state.workers[name].entrant.kind is Kind.BASELINE)
     )
 
 

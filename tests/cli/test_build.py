@@ -19,7 +19,7 @@ from harness.cli.results import explain
 from harness.errors import WireError
 from harness.process import wire
 from harness.process.sandbox import enter
-from harness.process.sandbox.removal import remove_tree
+from harness.process.sandbox.folders import remove_tree
 from harness.schema import Case, Entrant, Kind, Limits
 from harness.worker.cuda import promises
 from harness.worker.cuda.nvrtc import CudaSourceError

@@ -23,8 +23,8 @@ from harness.engine.guards.resource_watch import ResourceWatch
 from harness.engine.processes.judge_client import JudgeFailed
 from harness.errors import HarnessError
 from harness.process.messages import BurstReport
-from harness.process.sandbox import enter, usage
-from harness.process.sandbox.usage import DISK_FILES
+from harness.process.sandbox import enter, folders, usage
+from harness.process.sandbox.folders import DISK_FILES
 from harness.schema import Case, Kind, Limits, Manifest, Status
 from tests.engine import factory
 from tests.engine.factory import worker
@@ -213,7 +213,7 @@ def test_each_limit(
     disk: tuple[int, int], status: Status | None, said: str,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(usage, "host_bytes", lambda *_: host)
-    monkeypatch.setattr(usage, "counted", lambda *_: (*disk, True))
+    monkeypatch.setattr(folders, "counted", lambda *_: (*disk, True))
     someone = watched(tmp_path)
     made, theirs = watch([someone], on_device), child(tmp_path)
     found = made.excess(someone, theirs, on_device) or made.hoard(someone, theirs)
