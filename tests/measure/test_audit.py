@@ -139,6 +139,38 @@ def test_what_a_run_writes_is_taken_as_it_is() -> None:
     ]
 
 
+def rows_of(*failed: str) -> dict[str, Result]:
+    """What a run writes where those of `failed` miss a check: they are not timed."""
+    evidence = {n: _kept(row) for n, row in TRUE.items() if n != "crashed"}
+    for name in failed:
+        evidence[name] = Evidence(ENTRANTS[name], CASE, worst=EXACT, version="torch 2.11")
+        evidence[name].fail(Status.INCORRECT, "max diff 1 (normal)", mismatch())
+        evidence[name].told = (hashlib.sha256(b"\1").hexdigest(), "01")
+    first = TRUE["mine"]
+    facts = replace(FACTS.for_case(first.secret_commitment, SECRET), run=first.run, date=first.date)
+    around = (first.null_gaps_ms, first.telemetry)
+    told = conclude_case(evidence, facts, "base", trusted_of(evidence, "base"), *around)
+    return {row.entry: row for row in told}
+
+
+WHO = ("base", "library", "mine")
+UNPACED = "its times were not held against the judge's clock"
+FAILED = [f for many in range(1, 4) for f in itertools.combinations(WHO, many)]
+
+
+@pytest.mark.parametrize("failed", FAILED, ids="+".join)
+def test_whoever_misses_a_check_the_run_s_rows_are_taken_as_they_are(
+    failed: tuple[str, ...],
+) -> None:
+    """They tell the checks' secret, which opens nothing of what the others were timed on."""
+    told = rows_of(*failed)
+    again, faults = audited(told, ASKED, SUITE)
+    paced = {"base", "library"} - {*failed} or "mine" in failed
+    assert faults == ([] if paced else [("mine", UNPACED)])
+    assert again == told
+    assert (told["mine"].speedup is None) is bool({"base", "mine"} & {*failed})
+
+
 # --------------------------------------------------------------------------- every leaf
 
 #: What was measured or seen and follows from nothing else in the case. Every other leaf is made
