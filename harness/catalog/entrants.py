@@ -365,8 +365,9 @@ def _resolve(
 def _place(name: str, root: Path) -> Path | None:
     if Path(name).name in ("", ".."):  # `run .`: here, under the name that it has above
         return Path(name).resolve()
+    here = [Path(name)] if "/" in name else []  # a path, before it is anybody's name
     places = (place for r in layers(root) for place in (r / name, Path(name), r / entry_name(name)))
-    for base in places:
+    for base in (*here, *places):
         for candidate in (base, Path(f"{base}.py"), Path(f"{base}.cu")):
             if candidate.exists():
                 return candidate

@@ -541,6 +541,28 @@ def test_a_described_cu_is_an_entrant(tmp_path: Path, name: str) -> None:
     assert manifest.launch is not None
 
 
+@pytest.mark.parametrize(
+    ("word", "found"),
+    [
+        ("candidates", ["candidates"]),
+        ("./candidates", ["a", "b"]),
+        ("candidates/", ["a", "b"]),
+        ("candidates/a", ["a"]),
+        ("entries/candidates", ["candidates"]),
+    ],
+)
+def test_a_word_with_a_slash_is_a_path_before_it_is_a_name(
+    word: str, found: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever merged an entry called as somebody's folder ran in its place."""
+    make(tmp_path / "entries", "candidates", manifest="owners: [stranger]\n")
+    (tmp_path / "entries" / "candidates" / "a.py").write_text(GOOD)
+    for name in "ab":
+        make(tmp_path / "candidates", name)
+    monkeypatch.chdir(tmp_path)
+    assert [entrant.name for entrant in find(tmp_path / "entries", word)] == found
+
+
 def test_a_ladder_is_all_its_rungs(tmp_path: Path) -> None:
     make_ladder(tmp_path, "02_b.cu", "01_a.cu")
     found = find(tmp_path, "cuda_x/steps", "cuda_x/steps/02_b.cu")
