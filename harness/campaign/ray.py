@@ -101,7 +101,7 @@ class RayCluster:
         label = self._streams[stream]
         try:
             lines = self._ray.get(next(stream))
-            return [parse_line(label, line) for line in lines]
+            return [parse_line(label, line) for line in lines] or [Told(label, {"op": "began"})]
         except StopIteration:
             why = ""
         except Exception as cause:  # a node or a worker of Ray died, or the task was cancelled
@@ -136,6 +136,7 @@ def _carry_out() -> Callable[[str, list[str], str], Iterator[list[bytes]]]:
             assert process.stdout
             rest = b""
             try:
+                yield []  # it began
                 process.stdin.write(unit.encode() + b"\n")
                 while True:  # in steps, so that a cancellation is heard between two of them
                     if not select.select([process.stdout], [], [], 1.0)[0]:

@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import json
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path, PurePosixPath
 
@@ -53,6 +54,7 @@ def gather(
     and where nobody is left.
     """
     found: dict[Path, Entrant] = {}
+    named: set[Path] = set()
     refused: list[SubmissionError] = []
     for name in _split(names):
         if name != ALL:
@@ -61,24 +63,34 @@ def gather(
             paths = known(root, problem)  # all there are
         else:
             paths = _all_of(root, problem, refused)  # the root's own
+        alone = name != ALL and len(paths) == 1
         for path in paths:
             try:
                 entrant = load_entrant(path, kind, problem, root)
                 if entrant.name in taken or _is_anothers(entrant, root):
-                    said = f"an entry called '{entrant.name}', which is taken"
-                    raise fault(path, said, "rename it: the file, or the folder and its manifest")
+                    raise _taken(path, entrant)
             except SubmissionError as cause:  # noqa: PERF203 - one bad folder costs nobody else
-                if name != ALL and len(paths) == 1:
+                if alone:
                     raise
                 refused.append(cause)
             else:
-                found.setdefault(entrant.entry_path.resolve(), entrant)
+                place = entrant.entry_path.resolve()
+                found.setdefault(place, entrant)
+                named |= {place} if alone else set()
         if name == ALL and kind is Kind.SUBMISSION and not paths and not refused:
             of = f" for {problem.name}" if problem else ""
             raise fault(root, f"no submission{of} here", "python run.py init mine")
+    bear = Counter(entrant.name for entrant in found.values())
+    shared = [at for at, each in found.items() if bear[each.name] > 1 and at not in named]
+    refused += [_taken(place, found.pop(place)) for place in shared]  # whose row would it be?
     if refused and not found:
         raise refused[0]
     return list(found.values()), refused
+
+
+def _taken(path: Path, entrant: Entrant) -> SubmissionError:
+    said = f"an entry called '{entrant.name}', which is taken"
+    return fault(path, said, "rename it: the file, or the folder and its manifest")
 
 
 def _is_anothers(entrant: Entrant, root: Path) -> bool:
@@ -352,8 +364,9 @@ def _resolve(
 def _place(name: str, root: Path) -> Path | None:
     if Path(name).name in ("", ".."):  # `run .`: here, under the name that it has above
         return Path(name).resolve()
+    here = [Path(name)] if "/" in name else []  # a path, before it is anybody's name
     places = (place for r in layers(root) for place in (r / name, Path(name), r / entry_name(name)))
-    for base in places:
+    for base in (*here, *places):
         for candidate in (base, Path(f"{base}.py"), Path(f"{base}.cu")):
             if candidate.exists():
                 return candidate

@@ -95,8 +95,8 @@ def made_again(rows: Mapping[str, Result], asked: Asked) -> dict[str, Result]:
 
 
 def _of_run(rows: Mapping[str, Result], asked: Asked) -> Iterator[tuple[str, Result]]:
-    """One row speaks for what a run tells in each of them: the baseline's, or the first."""
-    first = rows.get(asked.baseline) or next(iter(rows.values()))
+    """One row speaks for what a run tells in each of them; who missed a check tells its secret."""
+    first = min(rows.values(), key=lambda r: (bool(r.mismatch), r.entry != asked.baseline))
     level = asked.facts.integrity.partition("/")[2]
     facts = replace(
         asked.facts.for_case(_commitment(first), first.secret),
@@ -226,11 +226,19 @@ FIGURES |= {"status", "numerics_class", "sustained"}
 
 def not_made_again(row: Result, beside: Mapping[str, Result]) -> str:
     """What `of_record` must believe of a row, and why; empty where that is nothing."""
-    against = row.speedup.against if row.speedup else row.entry
-    if against not in {row.entry, *beside}:
+    _, against = _leans_on(row, beside)
+    told = row.status is Status.PASSED or row.speedup
+    if told and against not in {row.entry, *beside}:
         return f"its speed-up, slack, drift and peak: no row of {against} stands beside it"
     earlier = row.status is Status.PASSED and row.protocol != PROTOCOL and not _paced(row)
     return f"its slack, drift and peak: it is of protocol {row.protocol}" if earlier else ""
+
+
+def _leans_on(row: Result, beside: Mapping[str, Result]) -> tuple[str, str]:
+    """The headline that its run's speed-ups name, "" if none does; whose row its figures need."""
+    named = (each.speedup.against for each in (row, *beside.values()) if each.speedup)
+    headline = next(named, "")
+    return headline, headline or (row.slack.pace if row.slack else "") or row.entry
 
 
 def _paced(row: Result) -> bool:
@@ -239,16 +247,16 @@ def _paced(row: Result) -> bool:
 
 def of_record(row: Result, beside: Mapping[str, Result]) -> list[str]:
     """In what a committed row contradicts what was measured; `beside`: of its case and run."""
-    against, paced = row.speedup.against if row.speedup else row.entry, _paced(row)
+    (headline, against), paced = _leans_on(row, beside), _paced(row)
     rows = {row.entry: row, **beside}
     old = (row.protocol != PROTOCOL and not paced) or against not in rows
     told = (row.suite, row.suite_sha256, get_problem(row.problem), row.machine, row.integrity)
     tolerance = clock_tolerance(row.machine.has_gpu)
     facts = RunFacts(*told, row.harness_commit, tolerance, row.protocol)
-    trusted = () if old else rows if paced else {against}
+    trusted = () if old else rows if paced else {headline} & rows.keys()
     entrants = {name: _as_told(mate, name in trusted) for name, mate in rows.items()}
     ours = sorted(trusted, key=lambda name: (rows[name].kind is not Kind.BASELINE, name != against))
-    asked = Asked(row.case, facts, entrants, against, next(iter(ours), ""))
+    asked = Asked(row.case, facts, entrants, headline, next(iter(ours), ""))
     again = made_again(rows, asked)[row.entry]
     raw = [s.model_copy(update={"late": False}) for s in rows.get(against, row).samples]
     figures = FIGURES if against in rows else FIGURES - {"speedup"}

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from datetime import date
 from typing import Annotated, Literal, NamedTuple
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from harness.schema.common import (
     MOST_BLOCKS,
@@ -227,13 +228,18 @@ Told = Annotated[str, BeforeValidator(_unicode), Field(max_length=100_000)]
 Lines = Annotated[tuple[Annotated[Told, Field(max_length=300)], ...], Field(max_length=64)]
 
 
+def _on_a_day(text: str) -> str:
+    date.fromisoformat(text[:10])  # ValueError where no calendar has it
+    return text
+
+
 class Front(Frozen):
     """What a line is chosen and drawn by before the rest of it is read."""
 
     #: A part of the file's name, as the suite's is, and of commands that people type.
     run: str = Field(pattern=r"^[A-Za-z0-9]([A-Za-z0-9.-]{0,98}[A-Za-z0-9])?$")
-    date: str = Field(  # UTC
-        pattern=r"^[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])"
+    date: Annotated[str, AfterValidator(_on_a_day)] = Field(  # UTC
+        pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}"
         r"(T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,9})?(Z|\+00:00))?$"
     )
     entry: Name

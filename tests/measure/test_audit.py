@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from harness.board import record
 from harness.measure import audit
-from harness.measure.audit import IDLE, Asked, audited, doubts, of_record
+from harness.measure.audit import IDLE, Asked, audited, doubts, not_made_again, of_record
 from harness.measure.evenness import lasting
 from harness.measure.verdict import Evidence, asked_facts, conclude_case, trusted_of
 from harness.problems import get_problem
@@ -137,6 +137,65 @@ def test_what_a_run_writes_is_taken_as_it_is() -> None:
     assert [record.to_line(row) for row in again.values()] == [
         record.to_line(row) for row in TRUE.values()
     ]
+
+
+def rows_of(*failed: str) -> dict[str, Result]:
+    """What a run writes where those of `failed` miss a check: they are not timed."""
+    evidence = {n: _kept(row) for n, row in TRUE.items() if n != "crashed"}
+    for name in failed:
+        evidence[name] = Evidence(ENTRANTS[name], CASE, worst=EXACT, version="torch 2.11")
+        evidence[name].fail(Status.INCORRECT, "max diff 1 (normal)", mismatch())
+        evidence[name].told = (hashlib.sha256(b"\1").hexdigest(), "01")
+    first = TRUE["mine"]
+    facts = replace(FACTS.for_case(first.secret_commitment, SECRET), run=first.run, date=first.date)
+    around = (first.null_gaps_ms, first.telemetry)
+    told = conclude_case(evidence, facts, "base", trusted_of(evidence, "base"), *around)
+    return {row.entry: row for row in told}
+
+
+WHO = ("base", "library", "mine")
+UNPACED = "its times were not held against the judge's clock"
+FAILED = [f for many in range(1, 4) for f in itertools.combinations(WHO, many)]
+
+
+@pytest.mark.parametrize("failed", FAILED, ids="+".join)
+def test_whoever_misses_a_check_the_run_s_rows_are_taken_as_they_are(
+    failed: tuple[str, ...],
+) -> None:
+    """They tell the checks' secret, which opens nothing of what the others were timed on."""
+    told = rows_of(*failed)
+    again, faults = audited(told, ASKED, SUITE)
+    paced = {"base", "library"} - {*failed} or "mine" in failed
+    assert faults == ([] if paced else [("mine", UNPACED)])
+    assert again == told
+    assert (told["mine"].speedup is None) is bool({"base", "mine"} & {*failed})
+
+
+@pytest.mark.parametrize("failed", FAILED, ids="+".join)
+def test_a_record_without_a_speed_up_contradicts_nothing(failed: tuple[str, ...]) -> None:
+    """Its headline failed: the row was held against a speed-up over itself."""
+    told = rows_of(*failed)
+    for name, row in told.items():
+        assert of_record(row, told) == []
+        assert not_made_again(row, told) == ""
+        changed = [{"slack": None}, {"slack": Slack(burst_pct=0.0, mean_pct=0.0)}]
+        changed += [{"latency_ms": 0.4}, {"drift_pct": 77.0}, {"speedup": TRUE["mine"].speedup}]
+        for forged in changed if row.status is Status.PASSED else ():
+            if {*forged.items()} - {(key, getattr(row, key)) for key in forged}:
+                assert of_record(row.model_copy(update=forged), told), (name, forged)
+    alone = told["mine"]
+    if alone.slack and alone.slack.pace:
+        why = "its speed-up, slack, drift and peak: no row of"
+        assert not_made_again(alone, {}).startswith(why)
+        assert of_record(alone, {}) == []
+
+
+def test_a_speed_up_is_not_left_out_where_others_name_the_headline() -> None:
+    for name in ("library", "mine"):
+        bare = TRUE[name].model_copy(update={"speedup": None})
+        assert "speedup is None" in of_record(bare, TRUE)[0]
+        said = [*of_record(bare, {}), not_made_again(bare, {})]
+        assert any(said), "its own row says nothing of whom it was beside"
 
 
 # --------------------------------------------------------------------------- every leaf
