@@ -1,7 +1,9 @@
 """One burst on one worker, alone on the machine; a failing worker is ended, its words kept."""
 
+import contextlib
 import time
 import traceback
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -56,22 +58,29 @@ def run_burst(
         return None
     timeout_s = min(timeout_s, state.limits.burst_s if worker.compiles_alone else timeout_s)
     timeout_s = budget.deadline_s(name, timeout_s)
-    try:
-        with budget.spending(name):
-            reply = burst(timeout_s=timeout_s)
-    except JudgeFailed:
-        raise
-    except Exception as cause:  # of ours, but with this one before us: nobody else pays for it
-        traceback.print_exc()
-        ours = isinstance(cause, HarnessError)  # a process could not be had, or the like
-        status = Status.HARNESS_ERROR if ours else Status.BROKE_THE_RUN
-        _dismiss(state, worker, status, f"in its turn: {cause!r}"[:500])
-        return None
+    reply = None
+    with blamed(state, name), budget.spending(name):
+        reply = burst(timeout_s=timeout_s)
     if reply is None or reply.status is not Status.TIMED_OUT:
         return reply
     budget.hung.add(name)
     overdrawn = budget.overdrawn(name)
     return reply.model_copy(update={"message": overdrawn}) if overdrawn else reply
+
+
+@contextlib.contextmanager
+def blamed(state: State, name: str) -> Iterator[None]:
+    """A fault of ours with the submission `name` before us ends it: nobody else pays for it."""
+    worker = state.workers[name]
+    try:
+        yield
+    except Exception as cause:
+        if isinstance(cause, JudgeFailed) or worker.entrant.kind is Kind.BASELINE:
+            raise
+        traceback.print_exc()
+        ours = isinstance(cause, HarnessError)  # a process could not be had, or the like
+        status = Status.HARNESS_ERROR if ours else Status.BROKE_THE_RUN
+        _dismiss(state, worker, status, f"in its turn: {cause!r}"[:500])
 
 
 def _burst(

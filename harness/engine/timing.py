@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterable, Sequence
 
-from harness.engine.burst import Question, end_overdue, end_woken, run_burst, settle
+from harness.engine.burst import Question, blamed, end_overdue, end_woken, run_burst, settle
 from harness.engine.events import Progress
 from harness.engine.processes.judge_client import BurstOptions
 from harness.engine.run_state import State
@@ -59,8 +59,10 @@ def run_block(state: State, case: Case, block: Block) -> None:
         preheat_ms = 0 if name == state.roles.null else state.suite.heat_ms
         compare = block.timed and to_compare(state, name, case)
         options = BurstOptions(preheat_ms=preheat_ms, compare=compare)
-        if (reply := run_burst(state, name, question, state.limits.burst_s, options)) is not None:
-            _take(state, name, case, block, reply)
+        reply = run_burst(state, name, question, state.limits.burst_s, options)
+        if reply is not None:
+            with blamed(state, name):
+                _take(state, name, case, block, reply)
         woken += end_woken(state, case)
         if strangers := state.quiet.strangers(state.workers.values()):
             why = f"process {', '.join(strangers)} took the GPU"
