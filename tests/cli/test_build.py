@@ -256,6 +256,25 @@ def test_folders_in_one_another_have_no_end(cache: Path) -> None:
     remove_tree(cache)  # pytest's own way does not come back from there
 
 
+def test_of_what_the_tool_says_of_a_binary_no_more_than_some_is_kept(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool = cache.parents[2] / "tools" / "cuobjdump"
+    endless = """\
+#!/bin/sh
+if [ "$(wc -c < "$2")" = 4 ]; then head -c 20000000 /dev/zero | tr '\\0' x | tee /dev/stderr; fi
+"""
+    tool.write_text(endless + TOOL.partition("\n")[2].replace("{secret}", "/nowhere"))
+    (cache / "a.cubin").write_bytes(b"long")
+    (cache / "b.cubin").write_bytes(b"abc")
+    kept = []
+    monkeypatch.setattr(
+        explain, "_usage", lambda *a, usage=explain._usage: kept.extend(usage(*a)) or kept
+    )
+    assert told_explain(cache) == [explain.Resources("k3", 5, 2, 4, 0)]
+    assert sum(map(len, kept)) < 1 << 20
+
+
 def test_the_tool_reads_a_copy_behind_walls(cache: Path) -> None:
     (cache / "a.cubin").write_bytes(b"abc")
     (cache / "a.json").write_text('{"num_warps": 4, "shared": 7}')
