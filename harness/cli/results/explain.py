@@ -28,7 +28,9 @@ from harness.process.text import shown
 from harness.schema import Result
 
 CACHE = Path.home() / ".cache" / "attnboard" / "entrants"
-USAGE = re.compile(r"Function (\S+?):\s+REG:(\d+) STACK:(\d+) SHARED:(\d+) LOCAL:(\d+)", re.DOTALL)
+USAGE = re.compile(
+    r"Function (\S+?):\s+REG:(\d{1,9}) STACK:(\d{1,9}) SHARED:(\d{1,9}) LOCAL:(\d{1,9})(?=\s)"
+)
 MOST_BINARIES = 200
 MOST_BINARY_BYTES, MOST_NOTE_BYTES = 16 << 20, 256 << 10
 MOST_TOLD_BYTES = 256 << 10  # of one binary
