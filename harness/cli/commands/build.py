@@ -176,7 +176,7 @@ def _kernels_from(child: Child, deadline: float) -> list[KernelReport]:
                 _text(message.get("status"))[:40],
                 _text(message.get("message")),
                 _text(message.get("file")),
-                line if isinstance(line, int) else 0,
+                line if isinstance(line, int) and 0 <= line < 10**9 else 0,
             )
         found.append(_kernel(message.get("kernel")))
     raise WireError(f"more than {MOST_KERNELS} kernels")

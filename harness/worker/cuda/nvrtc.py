@@ -231,7 +231,7 @@ def _text(size_of: Any, read: Any, program: Any) -> bytes:
 
 def compile_error(log: str, entry: str) -> CudaSourceError:
     """Turns an NVRTC log into an error: its error lines, trimmed, with the first place named."""
-    places = re.findall(r"^(\S+)\((\d+)\): (?:catastrophic )?error", log, re.MULTILINE)
+    places = re.findall(r"^(\S+)\((\d{1,9})\): (?:catastrophic )?error", log, re.MULTILINE)
     places = [place for place in places if not place[0].startswith("__nv_name_map")]
     missing = re.search(r"^__nv_name_map.*error: (.*)\n\s*#pragma nv_mangled_name (.*)$", log, re.M)
     if missing and not places:  # else it is missing because of the error before
