@@ -89,8 +89,8 @@ def gather(
 
 
 def _taken(path: Path, entrant: Entrant) -> SubmissionError:
-    said = f"an entry called '{entrant.name}', which is taken"
-    return fault(path, said, "rename it: the file, or the folder and its manifest")
+    said = f"{shown(path)}: an entry called '{entrant.name}', which is taken"
+    return SubmissionError(said, "rename it: the file, or the folder and its manifest")
 
 
 def _is_anothers(entrant: Entrant, root: Path) -> bool:
