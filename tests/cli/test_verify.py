@@ -96,6 +96,23 @@ def test_a_row_without_a_speed_up_is_no_contradiction(
     assert "no row of sdpa_cudnn stands beside it" in capsys.readouterr().out
 
 
+def test_whose_bursts_were_all_late_has_no_time(
+    tmp_path: Path, lines: list[Result], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Beside a pace the clocks say so; alone it, or who stands beside it, ended the audit."""
+    at = next(i for i, r in enumerate(lines) if r.entry == "mine")
+    late = tuple(each.model_copy(update={"late": True}) for each in lines[at].samples)
+    gone = lines[at].speedup.model_copy(update={"against": "gone"})
+    alone = lines[at].model_copy(update={"speedup": gone})
+    broken = alone.model_copy(update={"samples": late})
+    for row, ends in ((broken, Exit.SUBMISSION_FAILED), (alone, Exit.UNAVAILABLE)):
+        folder = tmp_path / ends.name
+        path = write(folder, [row, broken.model_copy(update={"entry": "mate"})])
+        assert call(verify, "verify", folder, f"{path}:1", "--audit-only") == ends
+        said = "it says PASSED and is HARNESS_ERROR: no sample was taken in time"
+        assert (said in capsys.readouterr().out) is (row is broken)
+
+
 @pytest.mark.parametrize(
     ("changes", "fault"),
     [
