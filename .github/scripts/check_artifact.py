@@ -82,6 +82,8 @@ def main(argv: list[str] | None = None) -> int:
         reasons = faults(results, expected)
         taken, why = made_anew(results, expected) if results else ([], [])
         reasons += why
+        if not reasons:
+            record.append(args.into, *taken)
     except (HarnessError, ValueError) as error:
         taken, reasons = [], [str(error)]
     for reason in reasons:
@@ -89,8 +91,6 @@ def main(argv: list[str] | None = None) -> int:
     if reasons:
         print("next: run the measurement again on a new runner; treat the old one as lost")
         return 1
-    for result in taken:
-        record.append(args.into, result)
     print(f"{len(taken)} records taken")
     return 0
 

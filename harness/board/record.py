@@ -114,15 +114,15 @@ def prepare(results_dir: Path) -> None:
         ) from error
 
 
-def append(results_dir: Path, result: Result) -> Path:
-    """Add one line and wait until the disk has it; returns the file.
+def append(results_dir: Path, result: Result, *more: Result) -> Path:
+    """Add lines of one run, all or none, and wait until the disk has them; returns the file.
 
     Raises LineNotWritten (exit code 5) when the disk is full or read-only; what an unfinished
     write left behind is taken back.
     """
     folder = results_dir / result.machine.slug
     path = folder / file_name(result.date, result.suite, result.run)
-    line = to_line(result)
+    line = "\n".join(map(to_line, (result, *more)))
     try:
         folder.mkdir(parents=True, exist_ok=True)
         _write(path, line.encode() + b"\n")

@@ -836,6 +836,30 @@ def test_what_forgeries_are_made_of_is_taken(
     assert take(hub, pack(tmp_path / "artifact", honest[1])) == 0
 
 
+def test_an_artifact_is_taken_whole_or_not_at_all(
+    honest: tuple[Hub, list[Result]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Six of eighteen rows stood in the results when one could not be written."""
+    hub, written = copied(honest[0].folder, tmp_path / "hub"), record.to_line
+
+    def to_line(row: Result) -> str:
+        return written(row) if row.config != "hdim256_seq16k" else "\ud800".encode().decode()
+
+    artifact, before = pack(tmp_path / "artifact", honest[1]), files(hub.trusted / "results")
+    monkeypatch.setattr(record, "to_line", to_line)
+    assert take(hub, artifact) == 1
+    assert "refused: 'utf-8' codec" in capsys.readouterr().out
+    assert files(hub.trusted / "results") == before
+
+
+def files(folder: Path) -> dict[Path, bytes]:
+    """Every file and what it holds."""
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
 def test_a_failed_row_with_figures_is_no_record(
     hub: Hub, capsys: pytest.CaptureFixture[str]
 ) -> None:
