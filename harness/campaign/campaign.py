@@ -230,8 +230,11 @@ class Campaign:
     # ------------------------------------------------------------------ the end
 
     def _save(self, result: Result) -> None:
-        self._store(result)
-        self.view.verdict(result)
+        try:
+            self._store(result)
+            self.view.verdict(result)
+        except ValueError as ours:  # no row is taken that could not be written and shown
+            raise RuntimeError(f"{result.entry} on {result.config}: {ours}") from ours
 
     def _stop(self) -> None:
         """Cancel what runs, hear its last words, and leave no unit that began without its rows."""

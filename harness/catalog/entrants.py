@@ -176,11 +176,16 @@ def load_entrant(
         said = "neither a folder nor a .py or .cu file"
         raise fault(path, said, "python run.py init mine makes a folder that runs")
     problem = _agreed(path, manifest, problem)
-    _must_be_short(path, manifest)
+    if (size := encoded_bytes(manifest.model_dump_json())) > MOST_MANIFEST_BYTES:
+        said = f"its manifest says {size} bytes, at most {MOST_MANIFEST_BYTES}"
+        raise fault(path, said, "keep it short; NOTES.md takes words")
     entry, body = _entry_in(folder, manifest, files)
     if entry.suffix == ".py":
         gives_lse = check_source(entry, body, problem)
-        _must_not_launch(folder, manifest)
+        if manifest.launch is not None:  # of a plain .cu: elsewhere nobody would read the section
+            said = f"launch: belongs to a .cu entry, not to {manifest.entry}"
+            hint = "take it out, or name the .cu file as the entry"
+            raise fault(folder / "manifest.yaml", said, hint)
     else:
         gives_lse = False
         check_launch(folder / "manifest.yaml", manifest, problem)
@@ -218,8 +223,7 @@ def read_again(entrant: Entrant) -> Entrant:
 
 def stage(entrant: Entrant, target: Path) -> None:
     """Make `target` the folder that workers and builders see: what was hashed, nothing else."""
-    described = _described(entrant.manifest, entrant.files)
-    if digest(entrant.files, described) != entrant.source_sha256:
+    if digest(entrant.files, _described(entrant.manifest, entrant.files)) != entrant.source_sha256:
         raise SubmissionError(
             f"{entrant.name}: its files were not read in this process", "start the run again"
         )
@@ -253,23 +257,7 @@ def _entry_in(folder: Path, manifest: Manifest, files: Files) -> tuple[Path, byt
     if entry in contents:
         return folder / entry, contents[entry]
     there = ", ".join(sorted(PurePosixPath(name).name for name, _ in files)[:20]) or "nothing"
-    said = f"entry '{shown(manifest.entry)}' is missing"
-    raise fault(folder, said, f"the folder has: {there}")
-
-
-def _must_be_short(path: Path, manifest: Manifest) -> None:
-    size = encoded_bytes(manifest.model_dump_json())
-    if size > MOST_MANIFEST_BYTES:
-        said = f"its manifest says {size} bytes, at most {MOST_MANIFEST_BYTES}"
-        raise fault(path, said, "keep it short; NOTES.md takes words")
-
-
-def _must_not_launch(folder: Path, manifest: Manifest) -> None:
-    """Only a plain .cu is launched by us: elsewhere nobody would read the section."""
-    if manifest.launch is not None:
-        said = f"launch: belongs to a .cu entry, not to {manifest.entry}"
-        hint = "take it out, or name the .cu file as the entry"
-        raise fault(folder / "manifest.yaml", said, hint)
+    raise fault(folder, f"entry '{shown(manifest.entry)}' is missing", f"the folder has: {there}")
 
 
 def _with_lse(folder: Path, manifest: Manifest, gives_lse: bool) -> Manifest:
@@ -386,8 +374,7 @@ def _display_name(path: Path, manifest: Manifest, root: Path | None) -> str:
         raise fault(path, "a folder called like a file", f"{move}, and name it so in its manifest")
     for layer in layers(root) if root is not None else ():
         if path.resolve().is_relative_to(layer.resolve()):
-            name = entry_name(path.resolve().relative_to(layer.resolve()).as_posix())
-            return _usable(name, path)
+            return _usable(entry_name(path.resolve().relative_to(layer.resolve()).as_posix()), path)
     return manifest.name
 
 

@@ -49,7 +49,7 @@ from harness.process.cuda.arena_layout import Run, nbytes, runs, windows
 from harness.process.cuda.driver import CudaDriver, timer
 from harness.process.cuda.shared_memory import DTYPES
 from harness.process.messages import StretchReport, WorkerReply
-from harness.schema import CLAIM_PCT, MOST_PAUSES, Pause, Status
+from harness.schema import CLAIM_PCT, LEAST_MS, MOST_PAUSES, Pause, Status
 
 #: From one spot check to the next: every octave of pauses is as frequent as the others, so that
 #: each entrant is looked at, and held up by it, about as often.
@@ -312,7 +312,8 @@ def _cpu(link: WorkerLink, asked: Asked, timeout_s: float) -> StretchReport:
         for call in range(ring):
             _verify(leg, call, sampled, call, reply, verified)
     judged_ms, claimed_ms = 1e3 * counted_s / calls, claimed_ms / calls
-    if judged_ms - claimed_ms > max(judged_ms * CPU_CLAIM_PCT / 100, CPU_FLOOR_MS):
+    allowed_ms = max(judged_ms * CPU_CLAIM_PCT / 100, CPU_FLOOR_MS)
+    if claimed_ms < max(LEAST_MS, judged_ms - allowed_ms):
         raise WorkerGone(Status.TIME_CLAIM_REJECTED, _too_short(claimed_ms, judged_ms))
     return _report(Counted(calls, claimed_ms, claimed_ms, since_s, time.monotonic()), verified)
 

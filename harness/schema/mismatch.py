@@ -25,7 +25,7 @@ class Draw(Shaped):
     label: str = Field(max_length=400)
     distribution: Word
     shape: Shape  # (batch, heads, seqlen, headdim)
-    kwargs: dict[Word, bool | int | float | None] = Field(max_length=8)
+    kwargs: dict[Word, bool | Count | float | None] = Field(max_length=8)
     calls: int = Field(ge=1, le=64)
     whole: bool  # compared whole with float64: a check, not a timed burst
     kv_heads: Count | None = None  # as of a Case
@@ -65,9 +65,9 @@ class Mismatch(Frozen):
     wrong_rows: Count  # of any head
     columns: Span
     #: Lines of heads, marks of rows: 0 all right, 9 all wrong, between them by share.
-    picture: tuple[Line, ...] = Field(max_length=MOST_LINES)
-    heads_a_line: int = Field(ge=1)
-    rows_a_mark: int = Field(ge=1)
+    picture: tuple[Line, ...] = Field(min_length=1, max_length=MOST_LINES)
+    heads_a_line: Size
+    rows_a_mark: Size
     inputs_sha256: str = Field(pattern=r"^[0-9a-f]{64}$")  # of this call, in order
 
     @property

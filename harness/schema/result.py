@@ -34,6 +34,17 @@ Fact = Annotated[str, Field(max_length=500)]
 GpuName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._/()+-]{0,99}$")]
 
 
+def _unicode(text: object) -> object:
+    """`text` with a ? for each half of a pair that a process told alone: no file could hold it."""
+    return text.encode("utf-8", "replace").decode() if isinstance(text, str) else text
+
+
+#: Far above what a run tells.
+Told = Annotated[str, BeforeValidator(_unicode), Field(max_length=100_000)]
+#: As long and as many as a worker may say (process/messages.py): patterns are tried on each.
+Lines = Annotated[tuple[Annotated[Told, Field(max_length=300)], ...], Field(max_length=64)]
+
+
 class Machine(Frozen):
     """What this machine is; part of every record."""
 
@@ -92,7 +103,7 @@ class Telemetry(Frozen):
     mem_mhz: Count = 0
     power_w: Finite = 0.0
     temperature_c: int = Field(default=0, ge=-300, le=10_000)
-    throttle: tuple[str, ...] = ()
+    throttle: Lines = ()
     foreign_pids: Count = 0
 
 
@@ -166,7 +177,7 @@ class Sustained(Frozen):
     """
 
     status: Status
-    reason: str = ""
+    reason: Told = ""
     calls: Count = 0  # that count
     checked: Count = 0  # whose outputs the judge has compared, in part
     latency_ms: Timed | None = None  # of one call, by the judge's clock
@@ -199,7 +210,7 @@ class Speedup(Frozen):
     value: Ratio
     low: Ratio
     high: Ratio
-    rule: int = 0  # of the interval: stats.INTERVAL_RULE when it was made
+    rule: Count = 0  # of the interval: stats.INTERVAL_RULE when it was made
 
     @model_validator(mode="after")
     def _in_order(self) -> Speedup:
@@ -211,21 +222,10 @@ class Speedup(Frozen):
 class Stopping(Frozen):
     """Why an entrant has as many blocks as it has, in a run that may stop early."""
 
-    rule: str  # what was asked for: "race 3, until 0.3 %"
+    rule: Told  # what was asked for: "race 3, until 0.3 %"
     #: Planned looks at the data; the speed-up's interval holds at all of them.
     looks: int = Field(ge=1, le=1_000_000)
-    why: str
-
-
-def _unicode(text: object) -> object:
-    """`text` with a ? for each half of a pair that a process told alone: no file could hold it."""
-    return text.encode("utf-8", "replace").decode() if isinstance(text, str) else text
-
-
-#: Far above what a run tells.
-Told = Annotated[str, BeforeValidator(_unicode), Field(max_length=100_000)]
-#: As long and as many as a worker may say (process/messages.py): patterns are tried on each.
-Lines = Annotated[tuple[Annotated[Told, Field(max_length=300)], ...], Field(max_length=64)]
+    why: Told
 
 
 class Front(Frozen):
@@ -265,7 +265,7 @@ class Result(Front):
     schema_version: Literal[1] = 1
     language: Told = ""
     author: Told = ""
-    problem: str = "attention_forward"
+    problem: Plain = "attention_forward"
     reason: Told = ""
     numerics_class: Literal["exact", "approximate", ""] = ""
     p10_ms: Timed | None = None
@@ -293,7 +293,7 @@ class Result(Front):
     kernels: Lines = ()
     configs: Lines = ()  # what its own search chose: `name: choice`
     #: Library → share of bit-equal elements, timed bursts.
-    likeness: dict[str, Finite] = Field(default={}, max_length=1000)
+    likeness: dict[Told, Finite] = Field(default={}, max_length=1000)
     version: Told = ""
     case: Case
     harness_commit: Plain = ""

@@ -19,6 +19,7 @@ from harness.measure.stats import Interval
 from harness.schema import Kind, Result, Slack
 from tests.board.factory import run_of
 from tests.golden.texts import results
+from tests.house import count
 
 ROOT = Path(__file__).resolve().parents[2]
 BOARD = leaderboard(results())
@@ -338,7 +339,23 @@ def test_a_reader_of_the_page_sees_no_marks() -> None:
 # --------------------------------------------------------------------------- the documents of this checkout
 
 TRIPLE = re.compile(r"(?=(?<![\d.])(\d+\.\d / (?:\d+\.\d|–) / (?:\d+\.\d|–))(?!\d))")
-PAGES = sorted(path for pattern in (*quoted.PAGES, *quoted.NOTES) for path in ROOT.glob(pattern))
+
+
+def pages(root: Path) -> list[Path]:
+    """Those that ask the board, but for notes of a folder that has owners."""
+    found = (path for pattern in (*quoted.PAGES, *quoted.NOTES) for path in root.glob(pattern))
+    theirs = set((root / "submissions").iterdir()).difference(count.ours(root))
+    return sorted(path for path in found if path.parent not in theirs)
+
+
+def test_notes_of_what_has_owners_are_held_to_nothing(tmp_path: Path) -> None:
+    for name, owners in (("ours", ""), ("theirs", "owners: [octo]\n")):
+        (tmp_path / "submissions" / name).mkdir(parents=True)
+        (tmp_path / "submissions" / name / "manifest.yaml").write_text(f"name: {name}\n{owners}")
+        (tmp_path / "submissions" / name / "NOTES.md").write_text("<!-- board nosuch: x -->")
+    (tmp_path / "README.md").touch()
+    held = [path.relative_to(tmp_path).as_posix() for path in pages(tmp_path)]
+    assert held == ["README.md", "submissions/ours/NOTES.md"]
 
 
 @pytest.fixture(scope="module")
@@ -349,7 +366,7 @@ def board_triples() -> dict[str, str]:
     return {quoted._tflops(one, entry): entry for one, entry in shown}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
+@pytest.mark.parametrize("page", pages(ROOT), ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_nobody_copies_the_board_by_hand(page: Path, board_triples: dict[str, str]) -> None:
     """Where a run is named the figures are that run's, whatever the board says later."""
     if page.name in ("log.md", "leaderboard.md"):

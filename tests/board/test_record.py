@@ -8,7 +8,9 @@ import math
 import os
 import re
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -496,6 +498,46 @@ def test_the_energy_of_a_stretch_has_an_error() -> None:
 def test_no_row_is_without_end(told: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="at most"):
         Result(**result().model_dump() | told)
+
+
+def unbounded(node: Any, where: str = "") -> Iterator[str]:
+    """Texts, numbers, lists and keys of a JSON schema that have no end; a text that has one is Unicode, too."""
+    if isinstance(node, list):
+        node = dict(enumerate(node))
+    if not isinstance(node, dict):
+        return
+    ends = {
+        "string": {"maxLength", "pattern", "enum", "const"},
+        "integer": {"maximum", "exclusiveMaximum", "const"},
+        "array": {"maxItems"},
+        "object": {"properties", "maxProperties"},
+    }
+    kind = node.get("type")
+    if isinstance(kind, str) and kind in ends and not ends[kind] & node.keys():
+        yield where
+    if "maxProperties" in node and not {"propertyNames", "patternProperties"} & node.keys():
+        yield f"keys of {where}"
+    for key, inner in node.items():
+        yield from unbounded(inner, f"{where}.{key}")
+
+
+def test_every_leaf_of_a_row_has_an_end_and_can_be_written() -> None:
+    """A half surrogate in a text without a type of its own was taken, and then no file could hold it."""
+    assert list(unbounded(Result.model_json_schema())) == []
+
+
+def test_half_a_surrogate_in_a_telling_is_a_question_mark() -> None:
+    told = {"telemetry": [{"throttle": ["\ud800"]}], "likeness": {"\ud800": 0.5}}
+    row = Result(**result().model_dump() | told)
+    assert record.parse(record.to_line(row).encode()).telemetry[0].throttle == ("?",)
+    assert row.likeness == {"?": 0.5}
+
+
+@pytest.mark.parametrize("change", [{"picture": []}, {"heads_a_line": 10**4299}])
+def test_a_picture_that_cannot_be_drawn_is_no_row(change: dict[str, object]) -> None:
+    """`show`, a campaign's view and `replay` ended at it; a node's made its unit's rows vanish."""
+    with pytest.raises(ValueError, match=r"at least 1 item|less than"):
+        Mismatch.model_validate(json.loads(mismatch().model_dump_json()) | change)
 
 
 @pytest.mark.parametrize("where", [("output",), ("draw", "distribution"), ("wrong_outputs", 0)])

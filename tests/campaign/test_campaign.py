@@ -141,6 +141,20 @@ def test_a_unit_that_sends_what_nobody_asked_for_is_ended(
     assert engine.ended
 
 
+def test_a_row_that_was_taken_and_cannot_be_written_or_shown_is_no_fault_of_its_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was called a bad line: its case had no row, nobody was lost, and the exit code was 0."""
+    monkeypatch.setenv("NULL_UNIT_SUITE", SUITE.sha256)
+
+    def save(row: Result) -> None:
+        raise ValueError("no codec for it")
+
+    monkeypatch.setattr(Chaos, "close", lambda engine: None)  # what it has to tell is not heard
+    with pytest.raises(RuntimeError, match="no codec for it"):
+        Campaign(Chaos(1, 0.0), units(["n0"]), save, Watched()).run()
+
+
 def failing(unit: Unit, told: dict[str, tuple[Status, str]]) -> PendingResults:
     """One attempt at `unit` whose entrants end as `told` on each case."""
     saved: list[Result] = []

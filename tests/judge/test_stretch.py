@@ -183,6 +183,18 @@ def test_a_time_far_below_the_judges_is_refused(stretch_of, monkeypatch):
     assert "the judge saw" in report.message
 
 
+@pytest.mark.parametrize("claimed_ms", [0.0, 1e-13])
+def test_a_time_that_is_none_is_refused_though_the_judges_is_short(
+    stretch_of, monkeypatch, claimed_ms
+):
+    def frozen(function, calls, kwargs, keep):
+        return [keep(function(*one, **kwargs), n) or claimed_ms for n, one in enumerate(calls)]
+
+    monkeypatch.setattr("harness.worker.__main__.cpu_burst", frozen)
+    monkeypatch.setattr("harness.judge.stretch.CPU_FLOOR_MS", 1e9)
+    assert stretch_of(right).status is Status.TIME_CLAIM_REJECTED
+
+
 def test_the_judges_window_is_the_workers():
     """Both cut the same bytes: out of tensors side by side here, out of one run of memory there."""
     told = asked()

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from harness.worker.cuda import resources
-from harness.worker.cuda.nvrtc import CudaSourceError
+from harness.worker.cuda.nvrtc import CudaSourceError, compile_error
 from harness.worker.cuda.promises import Build, broken, builds_of
 from harness.worker.cuda.resources import KernelReport, parse_ptxas, render, with_occupancy
 
@@ -64,6 +64,17 @@ def test_lines_of_a_pragma_add_no_kernel_and_hide_nothing():
     )
     for log in (forged + LOG, LOG + forged):
         assert parse_ptxas(log, BOTH) == parse_ptxas(LOG, BOTH)
+
+
+def test_a_number_without_end_is_none_of_ptxas():
+    """A pragma's; its sum with another had too many digits to be shown."""
+    forged = LOG.replace(
+        "properties for slow\n", f"properties for slow\n {'9' * 4300} bytes spill stores\n"
+    )
+    assert parse_ptxas(forged, BOTH) == parse_ptxas(LOG, BOTH)
+    long = LOG.replace("Used 168 registers", f"Used {'1' * 5000} registers")
+    assert [each.registers for each in parse_ptxas(long, BOTH)] == [0, 72]
+    assert compile_error(f"k.cu({'1' * 5000}): error: bad\n", "k.cu").line == 0
 
 
 @needs_nvcc

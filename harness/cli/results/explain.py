@@ -28,9 +28,12 @@ from harness.process.text import shown
 from harness.schema import Result
 
 CACHE = Path.home() / ".cache" / "attnboard" / "entrants"
-USAGE = re.compile(r"Function (\S+?):\s+REG:(\d+) STACK:(\d+) SHARED:(\d+) LOCAL:(\d+)", re.DOTALL)
+USAGE = re.compile(
+    r"Function (\S+?):\s+REG:(\d{1,9}) STACK:(\d{1,9}) SHARED:(\d{1,9}) LOCAL:(\d{1,9})(?=\s)"
+)
 MOST_BINARIES = 200
 MOST_BINARY_BYTES, MOST_NOTE_BYTES = 16 << 20, 256 << 10
+MOST_TOLD_BYTES = 256 << 10  # of one binary
 MOST_MEMORY_BYTES = 4 << 30  # of cuobjdump
 
 
@@ -203,7 +206,8 @@ def _cuobjdump() -> str:
 
 def _usage(tool: str, folder: Path, many: int) -> list[str]:
     """What cuobjdump says of 0.cubin, 1.cubin, … of `folder`; nothing where it takes too long."""
-    each = 'for i in $(seq 0 "$2"); do "$1" -res-usage "$3/$i.cubin"; echo "$4"; done'
+    one = f'"$1" -res-usage "$3/$i.cubin" | head -c {MOST_TOLD_BYTES}'
+    each = f'for i in $(seq 0 "$2"); do {one}; echo "$4"; done'
     mark = secrets.token_hex()  # no kernel's name has it
     words = ["sh", "-c", f"ulimit -v {MOST_MEMORY_BYTES >> 10}; {each}", "sh", tool]
     rules = enter.Rules(level=min(enter.usual_level(), 1), rw=(folder,), ro=(Path(tool).parent,))
@@ -212,7 +216,8 @@ def _usage(tool: str, folder: Path, many: int) -> list[str]:
             enter.command(rules, [*words, str(many - 1), str(folder), mark]),
             cwd=HOME,
             env={"PATH": os.defpath, "TMPDIR": str(folder)},
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
             text=True,
             errors="replace",
             timeout=60,

@@ -105,8 +105,7 @@ def arch_name(major: int, minor: int) -> str:
 def include_dirs() -> list[Path]:
     """Folders that hold cuda_fp16.h: a toolkit, or the nvidia-cuda-runtime wheel."""
     roots = [os.environ.get(name, "") for name in ("CUDA_HOME", "CUDA_PATH")]
-    nvcc = shutil.which("nvcc")
-    if nvcc:
+    if nvcc := shutil.which("nvcc"):
         roots.append(str(Path(nvcc).resolve().parent.parent))
     roots.append("/usr/local/cuda")
     spec = importlib.util.find_spec("nvidia")
@@ -232,7 +231,7 @@ def _text(size_of: Any, read: Any, program: Any) -> bytes:
 
 def compile_error(log: str, entry: str) -> CudaSourceError:
     """Turns an NVRTC log into an error: its error lines, trimmed, with the first place named."""
-    places = re.findall(r"^(\S+)\((\d+)\): (?:catastrophic )?error", log, re.MULTILINE)
+    places = re.findall(r"^(\S+)\((\d{1,9})\): (?:catastrophic )?error", log, re.MULTILINE)
     places = [place for place in places if not place[0].startswith("__nv_name_map")]
     missing = re.search(r"^__nv_name_map.*error: (.*)\n\s*#pragma nv_mangled_name (.*)$", log, re.M)
     if missing and not places:  # else it is missing because of the error before

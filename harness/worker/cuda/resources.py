@@ -23,7 +23,9 @@ import tempfile
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from harness.catalog import compiler_flags
 from harness.errors import WireError
@@ -46,6 +48,7 @@ ARCHS = ("sm_80", "sm_90a")
 # sizes the expressions of a manifest are evaluated at; only the grid depends on them in practice
 SIZES = {"B": 4, "H": 32, "S": 4096, "SM": 132}
 MOST_THREADS = 1024  # of a block, on every GPU
+Count = Annotated[int, Field(ge=0, lt=10**9)]  # in a compiler's text: nine digits at most
 
 
 @dataclass(frozen=True)
@@ -54,20 +57,20 @@ class KernelReport:
 
     name: str
     arch: str
-    registers: int
-    stack_bytes: int
-    spill_store_bytes: int
-    spill_load_bytes: int
-    smem_static_bytes: int
-    smem_dynamic_bytes: int | None = None  # None: of a launch in host code, which is not run
-    threads: int | None = None  # of a block, from the manifest or __launch_bounds__
-    blocks_per_sm: int | None = None
+    registers: Count
+    stack_bytes: Count
+    spill_store_bytes: Count
+    spill_load_bytes: Count
+    smem_static_bytes: Count
+    smem_dynamic_bytes: Count | None = None  # None: of a launch in host code, which is not run
+    threads: Count | None = None  # of a block, from the manifest or __launch_bounds__
+    blocks_per_sm: Count | None = None
     #: Resident warps in % of what an SM can hold; an upper bound when smem is unknown.
-    occupancy_pct: float | None = None
+    occupancy_pct: Annotated[float, Field(ge=0, le=100)] | None = None
     limited_by: str = ""
     notes: tuple[str, ...] = ()  # of ptxas on performance: C7508, setmaxnreg ignored
     #: What the source promises of it (harness/worker/cuda/promises.py).
-    promises: Mapping[str, int] = field(default_factory=dict)
+    promises: Mapping[str, Count] = field(default_factory=dict)
 
     @property
     def broken(self) -> list[str]:
@@ -104,11 +107,11 @@ def kernels_of(cubin: bytes) -> frozenset[str]:
 
 #: What ptxas says of a kernel; nothing means 0.
 SAID = {
-    "registers": r"Used (\d+) registers",
-    "stack_bytes": r"(\d+) bytes stack frame",
-    "spill_store_bytes": r"(\d+) bytes spill stores",
-    "spill_load_bytes": r"(\d+) bytes spill loads",
-    "smem_static_bytes": r"(\d+) bytes smem",
+    "registers": r"Used (\d{1,9}) registers",
+    "stack_bytes": r"\b(\d{1,9}) bytes stack frame",
+    "spill_store_bytes": r"\b(\d{1,9}) bytes spill stores",
+    "spill_load_bytes": r"\b(\d{1,9}) bytes spill loads",
+    "smem_static_bytes": r"\b(\d{1,9}) bytes smem",
 }
 
 
@@ -283,7 +286,7 @@ def _build_with_nvcc(source: Path, arch: str) -> list[KernelReport]:
         threads = {
             symbol: int(x) * int(y or 1) * int(z or 1)
             for symbol, x, y, z in re.findall(
-                r"\.entry (\w+)\([^{]*?\.maxntid (\d+)(?:, (\d+))?(?:, (\d+))?", ptx
+                r"\.entry (\w+)\([^{]*?\.maxntid (\d{1,9})(?:, (\d{1,9}))?(?:, (\d{1,9}))?", ptx
             )
         }
         reports += [
