@@ -66,8 +66,7 @@ class RayCluster:
         options: dict[str, Any] = {"name": f"attnboard {unit.label}", "resources": wanted}
         options |= {"num_cpus": BUILD_CPUS if unit.task == "build" else RUN_CPUS}
         options |= {"num_gpus": 1 if unit.needs_gpu else 0}
-        gpu = "auto" if unit.needs_gpu else "none"
-        command = [self._module, "--gpu", gpu]
+        command = [self._module, "--gpu", "auto" if unit.needs_gpu else "none"]
         stream = self._task.options(**options).remote(to_text(unit), command, str(HOME))
         self._streams[stream] = unit.label
 
@@ -158,8 +157,7 @@ def _carry_out() -> Callable[[str, list[str], str], Iterator[list[bytes]]]:
                     os.killpg(process.pid, signal.SIGKILL)
             if code:
                 errors.seek(0)
-                told = errors.read()[-2000:].decode(errors="replace").strip().splitlines()
-                last = told[-1] if told else ""
+                *_, last = "", *errors.read()[-2000:].decode(errors="replace").strip().splitlines()
                 raise RuntimeError(f"the unit's process ended with {code}; {last}")
 
     return carry_out

@@ -96,7 +96,7 @@ def _taken(path: Path, entrant: Entrant) -> SubmissionError:
 def _is_anothers(entrant: Entrant, root: Path) -> bool:
     """Whether its name leads to another one in `root`, whose row it would take."""
     named = (f"{home / entrant.name}{end}" for home in layers(root) for end in ("", *ENTRIES))
-    first = next((Path(path) for path in named if Path(path).exists()), None)
+    first = next(filter(Path.exists, map(Path, named)), None)
     return first is not None and first.resolve() not in (entrant.folder, entrant.entry_path)
 
 
@@ -136,10 +136,7 @@ def known_names(root: Path) -> list[str]:
 
 def known(root: Path, problem: Problem | None = None) -> list[Path]:
     """Folders of `root`, and of what comes along, that hold a manifest (of `problem`)."""
-    found: dict[str, Path] = {}
-    for layer in layers(root):
-        for path in _all_of(layer, problem):
-            found.setdefault(path.name, path)
+    found = {p.name: p for layer in reversed(layers(root)) for p in _all_of(layer, problem)}
     return [found[name] for name in sorted(found)]
 
 
@@ -366,11 +363,8 @@ def _place(name: str, root: Path) -> Path | None:
         return Path(name).resolve()
     here = [Path(name)] if "/" in name else []  # a path, before it is anybody's name
     places = (place for r in layers(root) for place in (r / name, Path(name), r / entry_name(name)))
-    for base in (*here, *places):
-        for candidate in (base, Path(f"{base}.py"), Path(f"{base}.cu")):
-            if candidate.exists():
-                return candidate
-    return None
+    tried = (Path(f"{base}{end}") for base in (*here, *places) for end in ("", *ENTRIES))
+    return next(filter(Path.exists, tried), None)
 
 
 def _display_name(path: Path, manifest: Manifest, root: Path | None) -> str:

@@ -226,34 +226,29 @@ FIGURES |= {"status", "numerics_class", "sustained"}
 
 def not_made_again(row: Result, beside: Mapping[str, Result]) -> str:
     """What `of_record` must believe of a row, and why; empty where that is nothing."""
-    _, against = _leans_on(row, beside)
-    told = row.status is Status.PASSED or row.speedup
-    if told and against not in {row.entry, *beside}:
+    _, pace, against = _leans_on(row, beside)
+    if row.status is Status.PASSED and against not in {row.entry, *beside}:
         return f"its speed-up, slack, drift and peak: no row of {against} stands beside it"
-    earlier = row.status is Status.PASSED and row.protocol != PROTOCOL and not _paced(row)
+    earlier = row.status is Status.PASSED and row.protocol != PROTOCOL and not pace
     return f"its slack, drift and peak: it is of protocol {row.protocol}" if earlier else ""
 
 
-def _leans_on(row: Result, beside: Mapping[str, Result]) -> tuple[str, str]:
-    """The headline that its run's speed-ups name, "" if none does; whose row its figures need."""
+def _leans_on(row: Result, beside: Mapping[str, Result]) -> tuple[str, str, str]:
+    """The headline that its run's speed-ups name, its pace ("": none); whose row it needs."""
     named = (each.speedup.against for each in (row, *beside.values()) if each.speedup)
-    headline = next(named, "")
-    return headline, headline or (row.slack.pace if row.slack else "") or row.entry
-
-
-def _paced(row: Result) -> bool:
-    return bool(row.slack and row.slack.pace)
+    headline, pace = next(named, ""), row.slack.pace if row.slack else ""
+    return headline, pace, headline or pace or row.entry
 
 
 def of_record(row: Result, beside: Mapping[str, Result]) -> list[str]:
     """In what a committed row contradicts what was measured; `beside`: of its case and run."""
-    (headline, against), paced = _leans_on(row, beside), _paced(row)
+    headline, pace, against = _leans_on(row, beside)
     rows = {row.entry: row, **beside}
-    old = (row.protocol != PROTOCOL and not paced) or against not in rows
+    old = (row.protocol != PROTOCOL and not pace) or against not in rows
     told = (row.suite, row.suite_sha256, get_problem(row.problem), row.machine, row.integrity)
     tolerance = clock_tolerance(row.machine.has_gpu)
     facts = RunFacts(*told, row.harness_commit, tolerance, row.protocol)
-    trusted = () if old else rows if paced else {headline} & rows.keys()
+    trusted = () if old else rows if pace else {headline} & rows.keys()
     entrants = {name: _as_told(mate, name in trusted) for name, mate in rows.items()}
     ours = sorted(trusted, key=lambda name: (rows[name].kind is not Kind.BASELINE, name != against))
     asked = Asked(row.case, facts, entrants, headline, next(iter(ours), ""))

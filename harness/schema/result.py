@@ -228,17 +228,13 @@ class Stopping(Frozen):
     why: Told
 
 
-def _on_a_day(text: str) -> str:
-    date.fromisoformat(text[:10])  # ValueError where no calendar has it
-    return text
-
-
 class Front(Frozen):
     """What a line is chosen and drawn by before the rest of it is read."""
 
     #: A part of the file's name, as the suite's is, and of commands that people type.
     run: str = Field(pattern=r"^[A-Za-z0-9]([A-Za-z0-9.-]{0,98}[A-Za-z0-9])?$")
-    date: Annotated[str, AfterValidator(_on_a_day)] = Field(  # UTC
+    #: UTC; a day that the calendar has.
+    date: Annotated[str, AfterValidator(lambda at: date.fromisoformat(at[:10]) and at)] = Field(
         pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}"
         r"(T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,9})?(Z|\+00:00))?$"
     )
