@@ -12,11 +12,10 @@ from typing import Any
 _told: set[Any] = set()
 
 
-def call_as_function(operator: Any, name: str, into: str | None) -> None:
-    """Let inductor call the function `name` for `operator`; asked at each tracing.
+def call_as_function(operator: Any, name: str) -> None:
+    """Let inductor call the function `name`, an expression of torch, for `operator`.
 
-    `into`, if there is one, is called instead: it takes memory for its output as `out`, which
-    compiled code plans and uses again. Names are expressions of torch.
+    Asked at each tracing. It is called as it was judged: no memory for its output is handed over.
 
     Without effect before a compiler has loaded inductor, which takes seconds.
     """
@@ -24,12 +23,12 @@ def call_as_function(operator: Any, name: str, into: str | None) -> None:
         return
     _told.add(operator)
     try:
-        _lower(operator, name, into)
+        _lower(operator, name)
     except (ImportError, AttributeError, TypeError):
         return
 
 
-def _lower(operator: Any, name: str, into: str | None) -> None:
+def _lower(operator: Any, name: str) -> None:
     """Inductor's own way with an operator that it does not know, but for the name."""
     from torch._inductor import ir
     from torch._inductor.lowering import (
@@ -44,8 +43,6 @@ def _lower(operator: Any, name: str, into: str | None) -> None:
     def lowering(*args: Any) -> Any:
         if V.graph.cpp_wrapper:
             return as_operator(*args)
-        if into:
-            return ir.TensorBox.create(with_memory(args, into))
         results = as_operator(*args)
         first = results[0] if isinstance(results, (list, tuple)) else results
         node = getattr(getattr(first, "data", None), "data", None)
@@ -53,15 +50,6 @@ def _lower(operator: Any, name: str, into: str | None) -> None:
         if isinstance(call, ir.FallbackKernel):
             call.python_kernel_name = name
         return results
-
-    def with_memory(args: tuple[Any, ...], into: str) -> Any:
-        layout = ir.FallbackKernel.tensor_to_layout(V.graph.current_node.meta["val"])
-        tensors = [ir.ExternKernel.realize_input(each) for each in args if _is_tensor(each)]
-        numbers = [each for each in args if not _is_tensor(each)]
-        return ir.ExternKernelOut(layout, tensors, numbers, python_kernel_name=into)
-
-    def _is_tensor(arg: Any) -> bool:
-        return isinstance(arg, ir.IRNode)
 
     add_needs_realized_inputs(operator)
     register_lowering(operator, type_promotion_kind=None)(lowering)

@@ -34,7 +34,6 @@ NAMESPACE: str = evidence()["package"]
 TRAINS = part("backward") is not None  # else PyTorch's backward computes everything again
 RETURNS_LSE: bool = evidence()["forward"]["returns_lse"]  # of each row, on request
 LSE_JUDGED: bool = evidence()["forward"]["lse_judged"]
-TAKES_OUT: bool = evidence()["forward"]["takes_out"]  # memory for its output
 STRIDED: bool = evidence()["forward"]["strided"]  # else the forward is given copies
 BACKWARD_STRIDED: bool = TRAINS and evidence()["backward"]["strided"]
 ALIGNMENT_BYTES = 16  # of tensors that TMA or wide loads read
@@ -166,24 +165,6 @@ def _inference(
     return like(judged.function("forward")(*tensors, causal, sm_scale), q)
 
 
-def _inference_into(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    causal: bool,
-    sm_scale: float,
-    *,
-    out: torch.Tensor,
-) -> None:
-    """Into `out`, as `torch.empty_like(q)`; who takes any strides is called itself from then on."""
-    forward = judged.function("forward")
-    result = forward(*((q, k, v) if STRIDED else _ready(q, k, v)), causal, sm_scale, out=out)
-    if result is not out:
-        out.copy_(result)
-    elif STRIDED:
-        _ops.inference_into = forward
-
-
 def _training(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, sm_scale: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -271,10 +252,9 @@ _ops = getattr(torch.ops, NAMESPACE)
 def _traced(name: str, fake: Callable[..., Some]) -> Callable[..., Some]:
     """`fake`; a compiler that asks for it is told what to call."""
     functions = f"torch.ops.{NAMESPACE}"
-    into = f"{functions}.inference_into" if TAKES_OUT and name == "inference" else None
 
     def traced(*args: Any) -> Some:
-        call_as_function(getattr(_ops, name).default, f"{functions}.{name}_function", into)
+        call_as_function(getattr(_ops, name).default, f"{functions}.{name}_function")
         return fake(*args)
 
     return traced
@@ -285,7 +265,6 @@ for _name, (_run, _fake) in FUNCTIONS.items():
         LIBRARY.impl(_name, _on_its_gpu(_run), _key)
     torch.library.register_fake(f"{NAMESPACE}::{_name}", _traced(_name, _fake), lib=LIBRARY)
     setattr(_ops, f"{_name}_function", _run)
-_ops.inference_into = _inference_into
 
 ATTENTION, INFERENCE = _ops.attention.default, _ops.inference.default
 TRAINING, GRADIENTS = _ops.training.default, _ops.gradients.default

@@ -47,8 +47,8 @@ MOST_LINE_BYTES = 4 << 20
 MOST_LINES = 500
 BEHIND_WALLS = re.compile(r"judged/[1-3]")  # 0: the submission could reach what the judge wrote
 COMMITTED = re.compile(rb'"secret_commitment":"([0-9a-f]{64})"')
-DAY_S = 86_400
-MOST_DAYS = 2  # from the measurement until its records are taken
+MOST_AGE_S = 2 * 86_400  # from the measurement until its records are taken
+AHEAD_S = 600  # by which the clock of the machine that measured may be
 COMMIT_DIGITS = (
     12  # of the harness, as a record tells it; a '+' behind them says that files differed
 )
@@ -63,7 +63,7 @@ class Expected:
     entrants: dict[str, Entrant]  # of this checkout, by name
     commit: str  # of the harness; the measuring job had the same checkout
     recorded: list[record.Head]  # what stands in the results already
-    days: tuple[str, str]  # the first and the last date that a run may tell
+    days: tuple[str, str]  # the first day that a run may tell, and the last moment
     commitments: frozenset[str] = frozenset()  # of secrets that everybody knows
 
 
@@ -82,6 +82,8 @@ def main(argv: list[str] | None = None) -> int:
         reasons = faults(results, expected)
         taken, why = made_anew(results, expected) if results else ([], [])
         reasons += why
+        if not reasons:
+            record.append(args.into, *taken)
     except (HarnessError, ValueError) as error:
         taken, reasons = [], [str(error)]
     for reason in reasons:
@@ -89,8 +91,6 @@ def main(argv: list[str] | None = None) -> int:
     if reasons:
         print("next: run the measurement again on a new runner; treat the old one as lost")
         return 1
-    for result in taken:
-        record.append(args.into, result)
     print(f"{len(taken)} records taken")
     return 0
 
@@ -109,13 +109,13 @@ def expect(root: Path, submission: str, suite_name: str, into: Path) -> Expected
     if submission not in entrants:
         raise ValueError(f"submissions/{submission} is not in this checkout")
     commit = git(root, "rev-parse", "HEAD").decode().strip()
-    days = (today() - MOST_DAYS * DAY_S, today() + DAY_S)
-    first, last = (time.strftime("%Y-%m-%d", time.gmtime(day)) for day in days)
+    first, last = map(time.gmtime, (today() - MOST_AGE_S, today() + AHEAD_S))
+    days = time.strftime("%Y-%m-%d", first), time.strftime("%Y-%m-%dT%H:%M:%SZ", last)
     recorded, _ = record.heads(into)
     told = (COMMITTED.findall(path.read_bytes()) for path in into.rglob("*.jsonl"))
     known = frozenset(each.decode() for found in told for each in found)
     short = commit[:COMMIT_DIGITS]
-    return Expected(submission, suite, entrants, short, recorded, (first, last), known)
+    return Expected(submission, suite, entrants, short, recorded, days, known)
 
 
 def today() -> float:
@@ -204,7 +204,7 @@ def _of_run(result: Result, expected: Expected) -> list[str]:
     file = record.file_name(result.date, result.suite, result.run)
     checks = {
         f"date {result.date} is not of {' to '.join(expected.days)}": (
-            expected.days[0] <= result.date[:10] <= expected.days[1]
+            expected.days[0] <= result.date <= expected.days[1]
         ),
         f"date {result.date} is not after its last record's, {newest}": result.date > newest,
         f"run {result.run} is recorded already": all(

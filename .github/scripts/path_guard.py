@@ -116,8 +116,10 @@ def faults(repo: Path, found: list[Change]) -> list[str]:
         total += size
         if size > MOST_FILE_BYTES:
             reasons.append(f"{change.path!r}: {size >> 10} KiB, at most {MOST_FILE_BYTES >> 10}")
-        elif b"\0" in git(repo, "cat-file", "blob", change.sha):
+        elif b"\0" in (body := git(repo, "cat-file", "blob", change.sha)):
             reasons.append(f"{change.path!r}: a binary file; keep sources only")
+        elif body != body.decode(errors="ignore").encode() and change.path.endswith(".yaml"):
+            reasons.append(f"{change.path!r}: not UTF-8")
     if total > MOST_BYTES:
         reasons.append(f"{total >> 10} KiB in all, at most {MOST_BYTES >> 10}")
     if len(names) > 1:

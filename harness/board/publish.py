@@ -99,16 +99,11 @@ def publish(
     links = _links(results_dir, place, board, heads)
     files[page_path] = page.render(board, history(heads), notes, links)
     if is_project(place.root) and not (place.root / "run.py").is_file():
-        files[place.board] = _elsewhere(files[place.board])
+        # no checkout: neither run.py nor our docs/ are there
+        text = re.sub(r" How to read the rest:\s*\[[^]]+\]\([^)]+\)\.", "", files[place.board])
+        text = re.sub(r"\[([^][]+)\]\((?:\.\./)*docs/[^)]+\.md(?:#[^)]*)?\)", r"\1", text)
+        files[place.board] = text.replace("python run.py", "attnboard")
     return board, bad, files
-
-
-def _elsewhere(board: str) -> str:
-    """leaderboard.md of a project that is no checkout: neither run.py nor our docs/ are there."""
-    board = re.sub(r" How to read the rest:\s*\[[^]]+\]\([^)]+\)\.", "", board)
-    return re.sub(r"\[([^][]+)\]\((?:\.\./)*docs/[^)]+\.md(?:#[^)]*)?\)", r"\1", board).replace(
-        "python run.py", "attnboard"
-    )
 
 
 def _read(

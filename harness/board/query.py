@@ -39,8 +39,7 @@ def heads(args: argparse.Namespace) -> tuple[list[record.Head], list[record.BadL
 
 def of_entry(among: Sequence[record.Head], entry: str) -> list[record.Head]:
     """Those of one entry; raises UsageError with the nearest name where there is none."""
-    mine = [h for h in among if h.entry == entry]
-    if not mine:
+    if not (mine := [h for h in among if h.entry == entry]):
         raise unknown(entry, sorted({h.entry for h in among}))
     return mine
 
@@ -162,8 +161,7 @@ def boards_of(entry: str, found: Leaderboard) -> list[tuple[Board, Row]]:
     entry = entry_name(entry)
     rows = [(board, row) for board in found.boards for row in board.rows if row.entry == entry]
     if not rows:
-        known = sorted({row.entry for board in found.boards for row in board.rows})
-        raise unknown(entry, known)
+        raise unknown(entry, sorted({row.entry for board in found.boards for row in board.rows}))
     return rows
 
 

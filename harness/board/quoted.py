@@ -71,8 +71,7 @@ def documents(root: Path, leaderboard: Leaderboard) -> tuple[dict[Path, str], li
         if path.is_symlink() and not own:
             continue
         try:
-            text = _quoting(path, root, MOST_PAGE_BYTES if own else MOST_BYTES)
-            if text:
+            if text := _quoting(path, root, MOST_PAGE_BYTES if own else MOST_BYTES):
                 found[path] = filled(text, leaderboard, path, root / "configs")
         except UsageError as error:
             if own and text:
@@ -135,8 +134,7 @@ def without_marks(text: str) -> str:
 
 
 def _answer(suite: str, what: str, leaderboard: Leaderboard, where: str) -> str:
-    boards = _boards(suite, leaderboard)
-    if not boards:
+    if not (boards := _boards(suite, leaderboard)):
         known = sorted({board.suite for board in leaderboard.boards})
         raise UsageError(f"{where}: no board of suite '{suite}'", f"there are: {', '.join(known)}")
     if what.count(",") >= MOST_NAMES:
@@ -197,8 +195,7 @@ def _over_best(suite: str, entry: str, leaderboard: Leaderboard, configs: Path, 
 
 def _ran_beside(grid: Grid, leaderboard: Leaderboard) -> str:
     """Who the best is one of: `sdpa_cudnn`, `flash_attn_3` (6 of 7)."""
-    newest = leaderboard.libraries.newest
-    each = [r.entry for cell in grid.cells for _, r in newest(cell.result)]
+    each = [r.entry for cell in grid.cells for _, r in leaderboard.libraries.newest(cell.result)]
     counts = {entry: each.count(entry) for entry in sorted(set(each))}
     whole = len(grid.cells)
     told = [f"`{e}`" + (f" ({n} of {whole})" if n < whole else "") for e, n in counts.items()]
@@ -207,8 +204,7 @@ def _ran_beside(grid: Grid, leaderboard: Leaderboard) -> str:
 
 def _has_all(board: Board, what: str) -> bool:
     """Whether everybody whom a question names has figures on `board`."""
-    names = re.sub(r"^table | against | over |, ", " ", what).split()
-    rows = [_row(board, name) for name in names]
+    rows = [_row(board, name) for name in re.sub(r"^table | against | over |, ", " ", what).split()]
     return all(row and any(result.tflops for result in row.results) for row in rows)
 
 
@@ -248,17 +244,14 @@ def _ratios(board: Board, beside: Beside, entry: str, other: str) -> list[Interv
         return [None] * len(board.configs)
 
     def on(config: str) -> Interval | None:
-        paired = direct_on(mine.on(config), theirs.on(config)) if theirs else None
-        paired = paired or _recorded(mine.on(config), other)
+        result = mine.on(config)
+        paired = direct_on(result, theirs.on(config)) if theirs else None
+        told = result.speedup if result else None
+        if told and told.against == other:  # its own run's baseline, whatever is newest today
+            paired = paired or interval_of(told)
         return paired or (beside(mine, theirs, [config]) if theirs else None)
 
     return [on(config) for config in board.configs]
-
-
-def _recorded(result: Result | None, other: str) -> Interval | None:
-    """The ratio that the record itself holds: its own run's baseline, whatever is newest today."""
-    told = result.speedup if result else None
-    return interval_of(told) if told and told.against == other else None
 
 
 def _table(board: Board, entries: Sequence[str], corner: str = "") -> str:

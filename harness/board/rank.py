@@ -195,8 +195,7 @@ def leaderboard(
     results = list(results)
     libraries = libraries or rivals.Among(results)
     groups: dict[tuple[str, str, int], list[Result]] = {}
-    chosen = sorted(newest(results), key=lambda r: (r.entry, r.config, r.date, r.run))
-    for result in chosen:
+    for result in sorted(newest(results), key=lambda r: (r.entry, r.config, r.date, r.run)):
         groups.setdefault((result.gpu, result.suite_sha256, result.protocol), []).append(result)
     asked = (group for group in groups.values() if any(not r.case.hidden for r in group))
     official: Official = {}
@@ -214,7 +213,10 @@ def _board(
     # a time on a hidden shape needs the secret that the shape follows from
     can_be_redrawn = (r for r in group if r.secret or r.status is not Status.PASSED)
     first, drawn = group[0], [r for r in can_be_redrawn if r.case.hidden]
-    group = _measured([result for result in group if not result.case.hidden])
+    group = [result for result in group if not result.case.hidden]
+    # without configs that were interrupted for all: nobody was measured, nobody misses there
+    left = {r.config for r in group if r.status is not Status.INTERRUPTED}
+    group = [r for r in group if r.config in left] or group
     cases = {r.config: r.case for r in reversed(group)}
     sizes = {n: (c.headdim, c.seqlen, c.batch, c.heads, n) for n, c in cases.items()}
     configs = tuple(sorted(sizes, key=sizes.__getitem__))
@@ -247,12 +249,6 @@ def _board(
     )
 
 
-def _measured(group: list[Result]) -> list[Result]:
-    """Without configs that were interrupted for all: nobody was measured, nobody misses there."""
-    left = {r.config for r in group if r.status is not Status.INTERRUPTED}
-    return [r for r in group if r.config in left] or group
-
-
 def _headline(group: Sequence[Result]) -> str:
     """The baseline of most rows; of as many HEADLINE, then the one that was there first."""
     named = Counter(result.speedup.against for result in group if result.speedup)
@@ -262,8 +258,10 @@ def _headline(group: Sequence[Result]) -> str:
 
 def _row(row: Row, configs: Sequence[str], headline: str) -> Row:
     """The same with its speed-up, or with the reason why it has none."""
-    why = _obstacle(row.entry, row.results, configs, headline) or wrong_on_hidden(row)
-    if why:
+    # a submission that is wrong on a shape it claims has no score
+    wrong = (r for r in row.hidden if r.kind is Kind.SUBMISSION and r.status in WRONG)
+    hidden = next((f"{r.config}: {r.status.value} ({r.reason})" for r in wrong), "")
+    if why := _obstacle(row.entry, row.results, configs, headline) or hidden:
         return replace(row, why=why)
     told = (result.speedup for result in row.results if row.entry != headline)
     ratios = [interval_of(speedup) for speedup in told if speedup]  # of each: no obstacle
@@ -283,12 +281,6 @@ def _beside_libraries(row: Row, grid: bool, official: Official, libraries: Libra
     return replace(row, grid=found, loss=loss, alone=alone)
 
 
-def wrong_on_hidden(row: Row) -> str:
-    """Why a submission that is wrong on a shape it claims has no score, or an empty string."""
-    wrong = (r for r in row.hidden if r.kind is Kind.SUBMISSION and r.status in WRONG)
-    return next((f"{r.config}: {r.status.value} ({r.reason})" for r in wrong), "")
-
-
 def interval_of(told: Speedup) -> Interval:
     """A recorded speed-up, to reckon with."""
     return Interval(told.value, told.low, told.high)
@@ -300,14 +292,12 @@ def _obstacle(entry: str, results: Sequence[Result], configs: Sequence[str], hea
         if result.status is not Status.PASSED:
             why = f" ({result.reason})" if result.reason else ""
             return f"{result.config}: {result.status.value}{why}"
-    missing = [name for name in configs if all(r.config != name for r in results)]
-    if missing:
+    if missing := [name for name in configs if all(r.config != name for r in results)]:
         return f"not run on {', '.join(missing)}"
-    found = [
-        *map(unfit, results),
-        *(_no_ratio(result, headline) for result in results if entry != headline),
-    ]
-    return next((why for why in found if why), "")
+    alone = (r for r in results if not r.speedup or r.speedup.against != headline)
+    beside = f"not timed beside {headline or 'a baseline'}"
+    lone = [f"{r.config}: {beside}" for r in alone if entry != headline]
+    return next(filter(None, [*map(unfit, results), *lone]), "")
 
 
 def unfit(result: Result) -> str:
@@ -332,13 +322,6 @@ def _too_loose(line: Head | Result) -> bool:
     """Whether its two clocks were too far apart; of a cooperative row nobody checked."""
     told = None if line.integrity.startswith(HELD[0]) else line.slack
     return told is not None and told.mean_pct > MOST_SLACK_PCT
-
-
-def _no_ratio(result: Result, headline: str) -> str:
-    told = result.speedup
-    if told is None or told.against != headline:
-        return f"{result.config}: not timed beside {headline or 'a baseline'}"
-    return ""
 
 
 def _value(row: Row) -> float:
@@ -376,8 +359,7 @@ def direct(a: Row, b: Row, configs: Sequence[str]) -> Interval | None:
     """How many times faster `a` is than `b`, where both ran side by side on every config."""
     ratios = []
     for config in configs:
-        ratio = direct_on(a.on(config), b.on(config))
-        if ratio is None:
+        if (ratio := direct_on(a.on(config), b.on(config))) is None:
             return None
         ratios.append(ratio)
     return stats.geomean(ratios) if ratios else None
@@ -393,8 +375,7 @@ def by_todays_rule(result: Result, base: Result | None) -> Result:
     if base is None or told is None or told.rule == stats.INTERVAL_RULE:
         return result
     times = times_ms(base.samples), times_ms(result.samples)
-    found = stats.speedup(*times, level_of(result.looks))
-    if found is None:
+    if (found := stats.speedup(*times, level_of(result.looks))) is None:
         return result
     speedup = told.model_copy(update=asdict(found) | {"rule": stats.INTERVAL_RULE})
     return result.model_copy(update={"speedup": speedup})

@@ -20,7 +20,7 @@ import os
 import re
 import tempfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -114,15 +114,15 @@ def prepare(results_dir: Path) -> None:
         ) from error
 
 
-def append(results_dir: Path, result: Result) -> Path:
-    """Add one line and wait until the disk has it; returns the file.
+def append(results_dir: Path, result: Result, *more: Result) -> Path:
+    """Add lines of one run, all or none, and wait until the disk has them; returns the file.
 
     Raises LineNotWritten (exit code 5) when the disk is full or read-only; what an unfinished
     write left behind is taken back.
     """
     folder = results_dir / result.machine.slug
     path = folder / file_name(result.date, result.suite, result.run)
-    line = to_line(result)
+    line = "\n".join(map(to_line, (result, *more)))
     try:
         folder.mkdir(parents=True, exist_ok=True)
         _write(path, line.encode() + b"\n")
@@ -166,16 +166,11 @@ def _write(path: Path, data: bytes) -> None:
 
 def parse(raw: bytes) -> Result:
     """One line → Result; ValueError says what is wrong with it."""
-    return _valid(_checked_fields(raw))
-
-
-def _valid(fields: Mapping[str, Any]) -> Result:
-    """Of a problem that this checkout knows: what it computes gives the figures their meaning."""
     try:
-        result = Result.model_validate(fields)
+        result = Result.model_validate(_checked_fields(raw))
     except ValidationError as error:
         raise ValueError(_reason(error)) from error
-    if result.problem not in PROBLEMS:
+    if result.problem not in PROBLEMS:  # what it computes gives the figures their meaning
         raise ValueError(f"problem: {result.problem[:80]!r} is unknown here")
     return result
 
@@ -238,8 +233,7 @@ def _lines(results_dir: Path, bad: list[BadLine]) -> Iterator[tuple[Path, int, i
         try:
             with path.open("rb") as file:
                 for number, raw in enumerate(file, start=1):
-                    text = raw.strip()
-                    if text:
+                    if text := raw.strip():
                         yield path, number, offset, text
                     offset += len(raw)
         except OSError as error:
@@ -325,7 +319,7 @@ def newest(lines: Iterable[Line]) -> list[Line]:
             source[who] = (age, line.source_sha256)
         key = (*who, line.source_sha256, line.config)
         kept = last.get(key)
-        if kept is None or _replaces(line, kept):
+        if kept is None or (weight(line), age) >= (weight(kept), (kept.date, kept.run)):
             last[key] = line
     return [line for key, line in last.items() if source[key[:4]][1] == key[4]]
 
@@ -350,13 +344,8 @@ def of_run(h: Head | Result) -> tuple[object, ...]:
     return (h.run, *of_source(h))
 
 
-def _replaces(line: Head | Result, kept: Head | Result) -> bool:
-    return (weight(line), line.date, line.run) >= (weight(kept), kept.date, kept.run)
-
-
 def weight(line: Head | Result) -> int:
     """VERDICT; 1 for a time that stands beside nothing, its headline failed; 0 for no verdict."""
     if line.status in NO_VERDICT:
         return 0
-    timed = line.status is Status.PASSED and line.gpu != "cpu"
-    return VERDICT - (timed and line.speedup is None)
+    return VERDICT - (line.status is Status.PASSED and line.gpu != "cpu" and line.speedup is None)

@@ -21,7 +21,7 @@ Message = dict[str, Any]
 class Told:
     """Something that one unit told; `op` says what.
 
-    began   its process was started, for all that is known; of an engine of this host
+    began   its process was started, for all that is known; SLURM has its own limit
     hello   it runs: where, machine
     stage, block, note   for the view
     result  one line of the record

@@ -26,10 +26,6 @@ TIMED = frozenset({Status.PASSED, Status.UNSTABLE, Status.CONTENDED})
 DAY_S = 86_400.0  # by which the clock of a node may be wrong
 
 
-def _day(seconds: float) -> str:
-    return time.strftime("%Y-%m-%d", time.gmtime(seconds))
-
-
 def _of_kind(unit: Unit) -> Machine:
     """What a unit that never began was asked for: a GPU goes by its name, not by its folder."""
     known = (Machine(gpu=name) for part in PARTS for name in part.names)
@@ -85,7 +81,8 @@ class PendingResults:
         Raises ValueError for a row nobody asked for, for more copies than rows, and where a row of
         the case contradicts itself; then none of them counts.
         """
-        days = [_day(self._began - DAY_S), _day(time.time() + DAY_S)]
+        span = (self._began - DAY_S, time.time() + DAY_S)
+        days = [time.strftime("%Y-%m-%d", time.gmtime(seconds)) for seconds in span]
         asked = result.entry in self._owed and result.config in self.unit.request.cases
         if not asked or not days[0] <= result.date[:10] <= days[1]:
             of = f"{shown(result.entry)} on {shown(result.config)}, {shown(result.date)}"

@@ -66,8 +66,7 @@ class RayCluster:
         options: dict[str, Any] = {"name": f"attnboard {unit.label}", "resources": wanted}
         options |= {"num_cpus": BUILD_CPUS if unit.task == "build" else RUN_CPUS}
         options |= {"num_gpus": 1 if unit.needs_gpu else 0}
-        gpu = "auto" if unit.needs_gpu else "none"
-        command = [self._module, "--gpu", gpu]
+        command = [self._module, "--gpu", "auto" if unit.needs_gpu else "none"]
         stream = self._task.options(**options).remote(to_text(unit), command, str(HOME))
         self._streams[stream] = unit.label
 
@@ -101,7 +100,7 @@ class RayCluster:
         label = self._streams[stream]
         try:
             lines = self._ray.get(next(stream))
-            return [parse_line(label, line) for line in lines]
+            return [parse_line(label, line) for line in lines] or [Told(label, {"op": "began"})]
         except StopIteration:
             why = ""
         except Exception as cause:  # a node or a worker of Ray died, or the task was cancelled
@@ -136,6 +135,7 @@ def _carry_out() -> Callable[[str, list[str], str], Iterator[list[bytes]]]:
             assert process.stdout
             rest = b""
             try:
+                yield []  # it began
                 process.stdin.write(unit.encode() + b"\n")
                 while True:  # in steps, so that a cancellation is heard between two of them
                     if not select.select([process.stdout], [], [], 1.0)[0]:
@@ -157,8 +157,7 @@ def _carry_out() -> Callable[[str, list[str], str], Iterator[list[bytes]]]:
                     os.killpg(process.pid, signal.SIGKILL)
             if code:
                 errors.seek(0)
-                told = errors.read()[-2000:].decode(errors="replace").strip().splitlines()
-                last = told[-1] if told else ""
+                *_, last = "", *errors.read()[-2000:].decode(errors="replace").strip().splitlines()
                 raise RuntimeError(f"the unit's process ended with {code}; {last}")
 
     return carry_out

@@ -102,8 +102,7 @@ class Slurm:
 
     def cancel(self, label: str) -> None:
         """scancel; the task's processes get SIGTERM and end as by Ctrl-C."""
-        waiting = [unit for unit in self._waiting if unit.label == label]
-        for unit in waiting:
+        for unit in [unit for unit in self._waiting if unit.label == label]:
             self._waiting.remove(unit)
             self._said.append(gone(label, "cancelled before it began"))
         if label in self._jobs:

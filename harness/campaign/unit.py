@@ -104,11 +104,8 @@ def _together(chosen: Sequence[Entrant], beside: Sequence[Entrant]) -> tuple[Ent
 def _pending(
     entrant: Entrant, cases: Sequence[Case], recorded: Callable[[Asked], bool]
 ) -> tuple[str, ...]:
-    return tuple(
-        case.name
-        for case in cases
-        if not recorded((entrant.name, entrant.source_sha256, case.name))
-    )
+    name, source = entrant.name, entrant.source_sha256
+    return tuple(case.name for case in cases if not recorded((name, source, case.name)))
 
 
 def misfit(unit: Unit, machine: Machine) -> str:

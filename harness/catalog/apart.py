@@ -75,8 +75,7 @@ def _read_all(reading: int, deadline: float) -> bytes:
     """All that comes before the deadline and the other side's end; nothing of what is late."""
     parts: list[bytes] = []
     while select.select([reading], [], [], max(0.0, deadline - time.monotonic()))[0]:
-        part = os.read(reading, 1 << 16)
-        if not part:
+        if not (part := os.read(reading, 1 << 16)):
             return b"".join(parts)
         parts.append(part)
     return b""

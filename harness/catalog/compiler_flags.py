@@ -33,8 +33,7 @@ _PATTERN = re.compile("|".join(f"(?:{pattern})" for pattern in ALLOWED.values())
 
 def refusal(flag: str) -> str:
     """Why `flag` may not be given, or an empty string."""
-    found = _PATTERN.fullmatch(flag)
-    if found is None:
+    if (found := _PATTERN.fullmatch(flag)) is None:
         return f"{flag!r} is not among the flags that may be given: {', '.join(ALLOWED)}"
     if ".." in Path(found["folder"] or "").parts:
         return f"{flag!r} leaves the submission's folder; name a folder inside it"

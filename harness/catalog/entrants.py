@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import json
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path, PurePosixPath
 
@@ -53,6 +54,7 @@ def gather(
     and where nobody is left.
     """
     found: dict[Path, Entrant] = {}
+    named: set[Path] = set()
     refused: list[SubmissionError] = []
     for name in _split(names):
         if name != ALL:
@@ -61,30 +63,40 @@ def gather(
             paths = known(root, problem)  # all there are
         else:
             paths = _all_of(root, problem, refused)  # the root's own
+        alone = name != ALL and len(paths) == 1
         for path in paths:
             try:
                 entrant = load_entrant(path, kind, problem, root)
                 if entrant.name in taken or _is_anothers(entrant, root):
-                    said = f"an entry called '{entrant.name}', which is taken"
-                    raise fault(path, said, "rename it: the file, or the folder and its manifest")
+                    raise _taken(path, entrant)
             except SubmissionError as cause:  # noqa: PERF203 - one bad folder costs nobody else
-                if name != ALL and len(paths) == 1:
+                if alone:
                     raise
                 refused.append(cause)
             else:
-                found.setdefault(entrant.entry_path.resolve(), entrant)
+                place = entrant.entry_path.resolve()
+                found.setdefault(place, entrant)
+                named |= {place} if alone else set()
         if name == ALL and kind is Kind.SUBMISSION and not paths and not refused:
             of = f" for {problem.name}" if problem else ""
             raise fault(root, f"no submission{of} here", "python run.py init mine")
+    bear = Counter(entrant.name for entrant in found.values())
+    shared = [at for at, each in found.items() if bear[each.name] > 1 and at not in named]
+    refused += [_taken(place, found.pop(place)) for place in shared]  # whose row would it be?
     if refused and not found:
         raise refused[0]
     return list(found.values()), refused
 
 
+def _taken(path: Path, entrant: Entrant) -> SubmissionError:
+    said = f"{shown(path)}: an entry called '{entrant.name}', which is taken"
+    return SubmissionError(said, "rename it: the file, or the folder and its manifest")
+
+
 def _is_anothers(entrant: Entrant, root: Path) -> bool:
     """Whether its name leads to another one in `root`, whose row it would take."""
     named = (f"{home / entrant.name}{end}" for home in layers(root) for end in ("", *ENTRIES))
-    first = next((Path(path) for path in named if Path(path).exists()), None)
+    first = next(filter(Path.exists, map(Path, named)), None)
     return first is not None and first.resolve() not in (entrant.folder, entrant.entry_path)
 
 
@@ -124,10 +136,7 @@ def known_names(root: Path) -> list[str]:
 
 def known(root: Path, problem: Problem | None = None) -> list[Path]:
     """Folders of `root`, and of what comes along, that hold a manifest (of `problem`)."""
-    found: dict[str, Path] = {}
-    for layer in layers(root):
-        for path in _all_of(layer, problem):
-            found.setdefault(path.name, path)
+    found = {p.name: p for layer in reversed(layers(root)) for p in _all_of(layer, problem)}
     return [found[name] for name in sorted(found)]
 
 
@@ -167,11 +176,16 @@ def load_entrant(
         said = "neither a folder nor a .py or .cu file"
         raise fault(path, said, "python run.py init mine makes a folder that runs")
     problem = _agreed(path, manifest, problem)
-    _must_be_short(path, manifest)
+    if (size := encoded_bytes(manifest.model_dump_json())) > MOST_MANIFEST_BYTES:
+        said = f"its manifest says {size} bytes, at most {MOST_MANIFEST_BYTES}"
+        raise fault(path, said, "keep it short; NOTES.md takes words")
     entry, body = _entry_in(folder, manifest, files)
     if entry.suffix == ".py":
         gives_lse = check_source(entry, body, problem)
-        _must_not_launch(folder, manifest)
+        if manifest.launch is not None:  # of a plain .cu: elsewhere nobody would read the section
+            said = f"launch: belongs to a .cu entry, not to {manifest.entry}"
+            hint = "take it out, or name the .cu file as the entry"
+            raise fault(folder / "manifest.yaml", said, hint)
     else:
         gives_lse = False
         check_launch(folder / "manifest.yaml", manifest, problem)
@@ -209,8 +223,7 @@ def read_again(entrant: Entrant) -> Entrant:
 
 def stage(entrant: Entrant, target: Path) -> None:
     """Make `target` the folder that workers and builders see: what was hashed, nothing else."""
-    described = _described(entrant.manifest, entrant.files)
-    if digest(entrant.files, described) != entrant.source_sha256:
+    if digest(entrant.files, _described(entrant.manifest, entrant.files)) != entrant.source_sha256:
         raise SubmissionError(
             f"{entrant.name}: its files were not read in this process", "start the run again"
         )
@@ -244,23 +257,7 @@ def _entry_in(folder: Path, manifest: Manifest, files: Files) -> tuple[Path, byt
     if entry in contents:
         return folder / entry, contents[entry]
     there = ", ".join(sorted(PurePosixPath(name).name for name, _ in files)[:20]) or "nothing"
-    said = f"entry '{shown(manifest.entry)}' is missing"
-    raise fault(folder, said, f"the folder has: {there}")
-
-
-def _must_be_short(path: Path, manifest: Manifest) -> None:
-    size = encoded_bytes(manifest.model_dump_json())
-    if size > MOST_MANIFEST_BYTES:
-        said = f"its manifest says {size} bytes, at most {MOST_MANIFEST_BYTES}"
-        raise fault(path, said, "keep it short; NOTES.md takes words")
-
-
-def _must_not_launch(folder: Path, manifest: Manifest) -> None:
-    """Only a plain .cu is launched by us: elsewhere nobody would read the section."""
-    if manifest.launch is not None:
-        said = f"launch: belongs to a .cu entry, not to {manifest.entry}"
-        hint = "take it out, or name the .cu file as the entry"
-        raise fault(folder / "manifest.yaml", said, hint)
+    raise fault(folder, f"entry '{shown(manifest.entry)}' is missing", f"the folder has: {there}")
 
 
 def _with_lse(folder: Path, manifest: Manifest, gives_lse: bool) -> Manifest:
@@ -351,8 +348,7 @@ def _resolve(
     refused: list[SubmissionError] | None = None,
 ) -> list[Path]:
     """The paths that one word of the command line means: many where it holds entries."""
-    place = _place(name, root)
-    if place:
+    if place := _place(name, root):
         return _entries_of(place, problem, refused)
     known = known_names(root)
     for ladder in ladders(root):
@@ -365,12 +361,10 @@ def _resolve(
 def _place(name: str, root: Path) -> Path | None:
     if Path(name).name in ("", ".."):  # `run .`: here, under the name that it has above
         return Path(name).resolve()
+    here = [Path(name)] if "/" in name else []  # a path, before it is anybody's name
     places = (place for r in layers(root) for place in (r / name, Path(name), r / entry_name(name)))
-    for base in places:
-        for candidate in (base, Path(f"{base}.py"), Path(f"{base}.cu")):
-            if candidate.exists():
-                return candidate
-    return None
+    tried = (Path(f"{base}{end}") for base in (*here, *places) for end in ("", *ENTRIES))
+    return next(filter(Path.exists, tried), None)
 
 
 def _display_name(path: Path, manifest: Manifest, root: Path | None) -> str:
@@ -380,8 +374,7 @@ def _display_name(path: Path, manifest: Manifest, root: Path | None) -> str:
         raise fault(path, "a folder called like a file", f"{move}, and name it so in its manifest")
     for layer in layers(root) if root is not None else ():
         if path.resolve().is_relative_to(layer.resolve()):
-            name = entry_name(path.resolve().relative_to(layer.resolve()).as_posix())
-            return _usable(name, path)
+            return _usable(entry_name(path.resolve().relative_to(layer.resolve()).as_posix()), path)
     return manifest.name
 
 

@@ -101,8 +101,7 @@ class Reported:
     def on(self, problem: str, case: Case) -> float | None:
         """TFLOP/s on this shape of this problem, whatever its config's name; None if not told."""
         asked = (problem, case.question)
-        told = (f.tflops for f in self.figures if (f.problem, f.case.question) == asked)
-        return next(told, None)
+        return next((f.tflops for f in self.figures if (f.problem, f.case.question) == asked), None)
 
 
 def _files(configs: Path) -> dict[Path, Tables]:
@@ -157,8 +156,7 @@ def _figures(path: Path, named: str, series: Series | Beside, configs: Path) -> 
 
 
 def _case(path: Path, named: str, suite: Suite, name: str) -> Case:
-    found = next((case for case in suite.cases if case.name == name), None)
-    if found is None:
+    if (found := next((case for case in suite.cases if case.name == name), None)) is None:
         near = did_you_mean(name, [case.name for case in suite.cases])
         lines = enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
         its = dropwhile(lambda line: f"name: {named}" not in line[1], lines)

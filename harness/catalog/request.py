@@ -69,8 +69,7 @@ def resolve(
     # A baseline is what others are compared with, run or not: nobody else bears its name.
     taken = {NULL, ALL, *known_names(root / "baselines")}
     submissions, refused = gather(names, root / "submissions", Kind.SUBMISSION, problem, taken)
-    found = find_entrants(baselines, root / "baselines", Kind.BASELINE, problem)
-    entrants = (*submissions, *found)
+    entrants = (*submissions, *find_entrants(baselines, root / "baselines", Kind.BASELINE, problem))
     seen: dict[str, Path] = {}
     for each in entrants:
         if other := seen.get(each.name):

@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
 from harness.errors import SubmissionError, UsageError
-from harness.process.sandbox.removal import remove_tree
+from harness.process.sandbox.folders import remove_tree
 from harness.process.text import shown
 
 SKIPPED_DIRS = {"__pycache__", "steps", ".git", "build", "results"}
@@ -46,8 +46,7 @@ def unreadable(
 ) -> UsageError:
     """The same of what the system does not let us read."""
     why = getattr(cause, "strerror", None) or cause
-    hint = "check the path and its permissions"
-    return fault(path, f"cannot be read ({why})", hint, error=error)
+    return fault(path, f"cannot be read ({why})", "check the path and its permissions", error=error)
 
 
 def _open(path: str, flags: int) -> int:
@@ -208,8 +207,7 @@ def _must_be_plain(folder: Path, path: PurePosixPath) -> None:
     if not path.name.isprintable():
         raise fault(folder / path, "a name that cannot be printed", RENAME)
     if not PLAIN_NAME.fullmatch(path.name):
-        said = "a name of more than letters, digits, _ . - + = @ and ,"
-        raise fault(folder / path, said, RENAME)
+        raise fault(folder / path, "a name of more than letters, digits, _ . - + = @ and ,", RENAME)
 
 
 def _counts(home: Path, path: Path) -> bool:
@@ -223,8 +221,7 @@ def _counts(home: Path, path: Path) -> bool:
             raise _leads_out(path)
         return real.is_file()
     if not path.is_file():
-        hint = "keep files and folders only, no FIFO, no device"
-        raise fault(path, "is no regular file", hint)
+        raise fault(path, "is no regular file", "keep files and folders only, no FIFO, no device")
     return True
 
 

@@ -30,8 +30,7 @@ def rungs_of(folder: Path) -> list[Path]:
     """The .cu files of a ladder, in the order of their names; every one must be described."""
     described = _read(folder / LAUNCH_FILE)
     paths = sorted(path for path in folder.iterdir() if path.suffix == ".cu")
-    absent = sorted(set(described) - {path.name for path in paths})
-    if absent:
+    if absent := sorted(set(described) - {path.name for path in paths}):
         undescribed = [path.name for path in paths if path.name not in described]
         hint = did_you_mean(absent[0], undescribed) or f"take '{absent[0]}:' out of it"
         raise fault(folder / LAUNCH_FILE, f"describes '{absent[0]}', which is not there", hint)
@@ -97,8 +96,7 @@ def _claims(kernels: list[dict[str, Any]], described: Path, name: str) -> Claims
     """Of both masks, if some kernels serve the one and some the other."""
     masks = {kernel["causal"] for kernel in kernels}
     known = {dtype.value for dtype in Dtype}
-    dtypes = {dtype for kernel in kernels for dtype in kernel["dtypes"]} & known
-    if not dtypes:
+    if not (dtypes := {dtype for kernel in kernels for dtype in kernel["dtypes"]} & known):
         said = f"{name}: its kernels serve none of {', '.join(sorted(known))}"
         raise fault(described, said, PAGE)
     return Claims(

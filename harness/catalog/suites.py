@@ -38,8 +38,7 @@ def load_suite(name: str, configs: Path) -> Suite:
     if path.parent == configs and suite.name != path.stem:
         said = f"name is '{suite.name}' in the file of '{path.stem}'"
         raise fault(path, said, f"write name: {path.stem}", error=SuiteError)
-    taken = next((case.name for case in suite.cases if case.hidden), "")
-    if taken:
+    if taken := next((case.name for case in suite.cases if case.hidden), ""):
         said = f"case '{taken}': names of hidden shapes begin so"
         raise fault(path, said, f"choose another name in {path}", error=SuiteError)
     try:

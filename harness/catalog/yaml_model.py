@@ -135,8 +135,7 @@ def mapping_of(
 def _parse(path: Path, text: str, error: type[UsageError]) -> tuple[yaml.Node | None, Any]:
     try:
         loader = StrictLoader(text)  # looks for characters that YAML forbids
-        root = loader.get_single_node()
-        if root is not None:
+        if (root := loader.get_single_node()) is not None:
             _no_key_twice(path, root, error)
         return root, None if root is None else loader.construct_document(root)
     except (yaml.YAMLError, ValueError, OverflowError) as cause:  # 0x, 1:99:99 and their like
@@ -202,8 +201,7 @@ def _error_text(
     where = shown(".".join(str(part) for part in location) or "(the file)", SHOWN)
     if first["type"] == "extra_forbidden":
         known = _fields_at(model, location[:-1])
-        guess = did_you_mean(str(location[-1]), known)
-        hint = guess or f"known keys: {', '.join(sorted(known))}"
+        hint = did_you_mean(str(location[-1]), known) or f"known keys: {', '.join(sorted(known))}"
         return f"{shown(path)}:{line}: unknown key '{where}'", hint
     got = shown(repr(first.get("input")), SHOWN)
     given = "" if first["type"] == "missing" else f" (got {got})"
@@ -219,8 +217,7 @@ def line_of(node: yaml.Node | None, location: Location) -> int:
     line = 1 if node is None else node.start_mark.line + 1
     for part in location:
         if isinstance(node, yaml.MappingNode):
-            pairs = [(key, value) for key, value in node.value if key.value == str(part)]
-            if not pairs:
+            if not (pairs := [(key, value) for key, value in node.value if key.value == str(part)]):
                 return line
             line, node = pairs[0][0].start_mark.line + 1, pairs[0][1]
         elif (
@@ -251,7 +248,6 @@ def _model_in(annotation: object) -> type[BaseModel] | None:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     for inner in getattr(annotation, "__args__", ()):
-        found = _model_in(inner)
-        if found:
+        if found := _model_in(inner):
             return found
     return None

@@ -53,8 +53,7 @@ class CampaignView(Terminal):
 
     def heard(self, label: str, message: Mapping[str, object]) -> None:
         """A unit told a stage, a block or what stopped it."""
-        unit = self.running.get(label)
-        if unit is None:
+        if (unit := self.running.get(label)) is None:
             return
         if message.get("op") == "block":
             where = sanitize(str(message.get("config", "")), 80)

@@ -95,7 +95,10 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
         _require_submission(words[0], commands)
         words.insert(0, "run")
     if words[0] == "run":
-        words = ["run", *named_first(words[1:])]
+        # `mine.py other --suite quick` → `--submission mine.py --submission other --suite quick`
+        count = next((at for at, word in enumerate(words) if word.startswith("-")), len(words))
+        named = [part for word in words[1:count] for part in ("--submission", word)]
+        words = ["run", *named, *words[count:]]
     if "--watch" in words and words[0] in commands and words[0] != "run":
         raise UsageError(
             f"--watch repeats a run, and '{words[0]}' is none",
@@ -139,13 +142,6 @@ def _require_submission(word: str, commands: Sequence[str]) -> None:
 def is_campaign(args: argparse.Namespace) -> bool:
     """Whether any flag speaks of more than one run."""
     return any(getattr(args, name, None) for name in MANY)
-
-
-def named_first(words: list[str]) -> list[str]:
-    """`mine.py other --suite quick` → `--submission mine.py --submission other --suite quick`."""
-    count = next((at for at, word in enumerate(words) if word.startswith("-")), len(words))
-    named = [part for word in words[:count] for part in ("--submission", word)]
-    return [*named, *words[count:]]
 
 
 def add_run(subparsers: argparse._SubParsersAction[Any]) -> None:

@@ -74,8 +74,7 @@ def slow_here(request: Request) -> list[str]:
 def choose_suite(args: argparse.Namespace, machine: Machine) -> Suite:
     """The suite named, or the problem's own for a GPU or for none; shape flags applied."""
     elsewhere, root = args.engine in REMOTE, project.base()
-    name = args.suite
-    if not name:
+    if not (name := args.suite):
         official, without_gpu = problem_of(args.submission, root / "submissions").suites
         name = official if machine.has_gpu or elsewhere else without_gpu
     suite = load_suite(name, root / "configs")
@@ -87,8 +86,7 @@ def choose_suite(args: argparse.Namespace, machine: Machine) -> Suite:
     if not _split(",".join(args.submission)):
         raise UsageError("--submission names nobody", "python run.py list submissions")
     _refuse_idle(args)
-    shapes = {flag: _split(getattr(args, flag)) for flag in SHAPE_FLAGS}
-    suite = adhoc_suite(suite, **shapes)
+    suite = adhoc_suite(suite, **{flag: _split(getattr(args, flag)) for flag in SHAPE_FLAGS})
     if not elsewhere:
         _must_fit(suite, machine)
     if args.timeout:
@@ -105,8 +103,7 @@ def _must_fit(suite: Suite, machine: Machine) -> None:
     host_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     there_gib = machine.memory_gib if on_gpu else host_bytes / 2**30
     for case in suite.cases:
-        burst_gib = case.burst_bytes / 2**30
-        if burst_gib > there_gib > 0:
+        if (burst_gib := case.burst_bytes / 2**30) > there_gib > 0:
             raise UsageError(
                 f"{suite.name}, {case.name}: the tensors of one burst of {case.burst} calls take"
                 f" {burst_gib:,.0f} GiB, and this {'GPU' if on_gpu else 'machine'} has"

@@ -120,16 +120,14 @@ class Terminal(Observer):
 
     def verdict(self, result: Result) -> None:
         """One (entrant, config) has come to its end."""
-        who = f"{result.entry} · {result.config}: "
-        line = Text(who)
+        line = Text(f"{result.entry} · {result.config}: ")
         if result.status is Status.PASSED:
             line.append("PASSED", style=GOOD)
             line.append(f"  {milliseconds(result.latency_ms)} ms")
             if result.tflops is not None and result.machine.has_gpu:
                 line.append(f"  {number(result.tflops, 1)} TFLOP/s")
             if result.speedup and result.speedup.against != result.entry:
-                ratio = times(interval_of(result.speedup))
-                line.append(f"  {ratio} over {result.speedup.against}")
+                line.append(f"  {times(interval_of(result.speedup))} over {result.speedup.against}")
             if result.numerics_class == "approximate":
                 line.append("  approximate", style="yellow")
             if result.sustained:
@@ -146,8 +144,7 @@ class Terminal(Observer):
 
     def _add_printed(self, line: Text, result: Result) -> None:
         """The last that it printed, unless it stands there already."""
-        lines = printed(result.log_tail, PRINTED_LINES)
-        if lines == self._printed.get(result.entry):
+        if (lines := printed(result.log_tail, PRINTED_LINES)) == self._printed.get(result.entry):
             return
         self._printed[result.entry] = lines
         for said in lines:

@@ -47,8 +47,7 @@ class AdaptiveRun:
         state = self.state
         looks = self.looks
         for case in state.suite.cases:
-            names = [name for name in state.workers if state.may_run(name, case)]
-            if not names:
+            if not (names := [name for name in state.workers if state.may_run(name, case)]):
                 continue
             soonest = looks[0] if looks[0] < state.suite.blocks else None
             blocks = plan_case(state.suite, case, state.problem, names, state.rng, soonest)
@@ -90,8 +89,7 @@ class AdaptiveRun:
             if not self._advance_to(look):
                 end = f"time limit of {self.state.rule.time_limit_s:g} s"
                 break
-            whole = look >= self.state.suite.blocks
-            if whole:
+            if whole := look >= self.state.suite.blocks:
                 self._finish_plan()
             if self.state.rule.race is not None:
                 self._race(self.state.rule.race)
@@ -108,27 +106,21 @@ class AdaptiveRun:
         """Give every case `look` timed blocks, one block in turn; False when the time is over."""
         begun, total = time.monotonic(), sum(look - lane.timed for lane in self.lanes)
         for step in range(total):
-            behind = min(self.lanes, key=lambda lane: lane.timed)
-            beyond = behind.timed >= self.state.suite.blocks
+            lane = min(self.lanes, key=lambda each: each.timed)  # who is behind
+            beyond = lane.timed >= self.state.suite.blocks
             if beyond and time.monotonic() - self.started > self.state.rule.time_limit_s:
                 return False
-            self._one_block(behind)
+            while True:  # the next timed block, and whatever untimed ones lie before it
+                if not lane.planned:
+                    asked = lane.case, self.state.problem, self.running, self.state.rng
+                    lane.planned = further_block(*asked, lane.next_index)
+                    lane.next_index += 1
+                if self._run_next(lane):
+                    break
             eta_s = (time.monotonic() - begun) / (step + 1) * (total - step - 1)
-            so_far = intervals(self.state, behind.case, sorted(self.active))
-            now = Progress(behind.case.name, behind.timed, look, eta_s, so_far)
-            self.state.observer.block(now)
+            so_far = intervals(self.state, lane.case, sorted(self.active))
+            self.state.observer.block(Progress(lane.case.name, lane.timed, look, eta_s, so_far))
         return True
-
-    def _one_block(self, lane: CaseProgress) -> None:
-        """The next timed block of a case, and whatever untimed ones lie before it."""
-        while True:
-            if not lane.planned:
-                lane.planned = further_block(
-                    lane.case, self.state.problem, self.running, self.state.rng, lane.next_index
-                )
-                lane.next_index += 1
-            if self._run_next(lane):
-                return
 
     def _run_next(self, lane: CaseProgress) -> bool:
         """The next planned block, of those who are in; whether it was timed."""
@@ -213,8 +205,7 @@ class AdaptiveRun:
         """Keep in only who is in an open pair; True when nobody is."""
         state, until_pct = self.state, self.state.rule.until_pct
         assert until_pct is not None
-        pairs = self._pairs()
-        open_ = [pair for pair in pairs if pair.word(until_pct) == "open"]
+        open_ = [pair for pair in self._pairs() if pair.word(until_pct) == "open"]
         still = {name for pair in open_ for name in (pair.faster, pair.slower)}
         for name in self.active - still:
             self._tell(name, "told apart from its neighbours, or equal to them")
@@ -244,8 +235,7 @@ class AdaptiveRun:
 
     def _tell_neighbours(self) -> None:
         """What is known of each pair, in the record of the slower one."""
-        until_pct = self.state.rule.until_pct
-        if until_pct is None:
+        if (until_pct := self.state.rule.until_pct) is None:
             return
         words = {
             "apart": "apart from",

@@ -18,9 +18,8 @@ from harness.measure.machine import minor_of
 from harness.problems import Problem
 from harness.process.child import Jail
 from harness.process.forkserver import ForkServer
-from harness.process.sandbox import namespaces, readable, usage
-from harness.process.sandbox.removal import remove_tree
-from harness.process.sandbox.usage import DISK_FILES
+from harness.process.sandbox import namespaces, readable
+from harness.process.sandbox.folders import DISK_FILES, counted, remove_tree
 from harness.process.scratch import house, locked
 from harness.schema import Entrant, Machine
 
@@ -123,7 +122,7 @@ def own_folder(folder: Path, uid: int, most_gib: float) -> None:
     run lives there it stays, and goes when the last of them ends.
     """
     most = int(most_gib * 2**30)
-    size, files, _ = usage.counted(folder, most, DISK_FILES)
+    size, files, _ = counted(folder, most, DISK_FILES)
     anew = size > most or files > DISK_FILES or (folder.exists() and folder.stat().st_uid != uid)
     with locked(folder, os.O_DIRECTORY) as free:
         if anew and free is not False:

@@ -1,7 +1,9 @@
 """One burst on one worker, alone on the machine; a failing worker is ended, its words kept."""
 
+import contextlib
 import time
 import traceback
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -56,22 +58,29 @@ def run_burst(
         return None
     timeout_s = min(timeout_s, state.limits.burst_s if worker.compiles_alone else timeout_s)
     timeout_s = budget.deadline_s(name, timeout_s)
-    try:
-        with budget.spending(name):
-            reply = burst(timeout_s=timeout_s)
-    except JudgeFailed:
-        raise
-    except Exception as cause:  # of ours, but with this one before us: nobody else pays for it
-        traceback.print_exc()
-        ours = isinstance(cause, HarnessError)  # a process could not be had, or the like
-        status = Status.HARNESS_ERROR if ours else Status.BROKE_THE_RUN
-        _dismiss(state, worker, status, f"in its turn: {cause!r}"[:500])
-        return None
+    reply = None
+    with blamed(state, name), budget.spending(name):
+        reply = burst(timeout_s=timeout_s)
     if reply is None or reply.status is not Status.TIMED_OUT:
         return reply
     budget.hung.add(name)
     overdrawn = budget.overdrawn(name)
     return reply.model_copy(update={"message": overdrawn}) if overdrawn else reply
+
+
+@contextlib.contextmanager
+def blamed(state: State, name: str) -> Iterator[None]:
+    """A fault of ours with the submission `name` before us ends it: nobody else pays for it."""
+    worker = state.workers[name]
+    try:
+        yield
+    except Exception as cause:
+        if isinstance(cause, JudgeFailed) or worker.entrant.kind is Kind.BASELINE:
+            raise
+        traceback.print_exc()
+        ours = isinstance(cause, HarnessError)  # a process could not be had, or the like
+        status = Status.HARNESS_ERROR if ours else Status.BROKE_THE_RUN
+        _dismiss(state, worker, status, f"in its turn: {cause!r}"[:500])
 
 
 def _burst(
@@ -85,8 +94,7 @@ def _burst(
     if not _attached(state, worker):
         return None
     if not ahead and _disturbed(state, name, question):
-        disturbed = _end_disturber(state, name, question)
-        if disturbed:
+        if disturbed := _end_disturber(state, name, question):
             return disturbed
         if not _attached(state, worker):
             return None
@@ -148,7 +156,10 @@ def _end_disturber(state: State, name: str, question: Question) -> BurstReport |
     if not _disturbed(state, name, question):
         return None
     fault = "its GPU work, or that of an ended process of it, outlived the driver's lock"
-    for suspect in _suspects(state):
+    alive = [name for name, worker in state.workers.items() if worker.attached]
+    house = {n for n in alive if state.workers[n].entrant.kind is Kind.BASELINE}
+    # who was on turn last first, the house's own at the end
+    for suspect in sorted(alive, key=lambda n: (n != state.last_on_turn, n in house)):
         state.workers[suspect].leave(state.judge, state.clean_up)
         if not _disturbed(state, name, question):
             reply = BurstReport(status=Status.LEFT_WORK_RUNNING, message=fault)
@@ -167,15 +178,6 @@ def _disturbed(state: State, name: str, question: Question) -> bool:
     time.sleep(CLEARED_UP_S if dead else 0.0)
     return _ask(state, name, question) > MOST_GAP_MS or bool(
         dead and dead & state.quiet.ownerless()
-    )
-
-
-def _suspects(state: State) -> list[str]:
-    """Workers that run, who was on turn last first, the house's own at the end."""
-    alive = [name for name, worker in state.workers.items() if worker.attached]
-    last = state.last_on_turn
-    return sorted(
-        alive, key=lambda name: (name != last, state.workers[name].entrant.kind is Kind.BASELINE)
     )
 
 

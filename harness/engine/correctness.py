@@ -37,8 +37,7 @@ def _check(state: State, case: Case, kind: Kind, probes: bool) -> None:
         groups.setdefault(claims, []).append(name)
     for group in groups.values():
         claims_of = state.workers[group[0]].entrant.manifest.claims
-        near = state.problem.probes(case, claims_of) if probes else []
-        for number, probe in enumerate(near):
+        for number, probe in enumerate(state.problem.probes(case, claims_of) if probes else []):
             label = f"probe/{case.name}/{kind.value}/{number}"
             _verified_burst(state, case, probe, label, _to_ask(state, case, probe, group))
         for name in group:
@@ -67,8 +66,7 @@ def _verified_burst(
     alive = [name for name in names if state.record(name, case).status is None]
     question = Question(probe, label, probe.case.burst, whole=True)
     for name in alive:
-        reply = run_burst(state, name, question, state.limits.first_call_s)
-        if reply is None:
+        if (reply := run_burst(state, name, question, state.limits.first_call_s)) is None:
             continue
         known = state.record(name, case)
         if reply.status is not Status.PASSED:

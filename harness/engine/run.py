@@ -43,9 +43,13 @@ class Run(State):
         with self.nothing_lost():
             check_cases(self, self.suite.cases)
             checked = self._rotate_secret()
-            self._tell_the_failed(checked)
-            if self.only_check:
-                self._tell_failures(*checked)
+            # rows of who failed a check reveal the secret of the checks: nothing else replays them
+            for known in self.evidence.values():
+                known.told = checked if known.mismatch else known.told
+            if self.only_check:  # who passed has no row, because a row has a time
+                for case in self.suite.cases:
+                    failed = [n for n in self.submissions() if not self.may_run(n, case)]
+                    self._finish(case, *checked, failed)
                 return
             self._time_cases()
             for case in self.suite.cases:
@@ -68,12 +72,6 @@ class Run(State):
                 self._reveal([case])
         if open_cases and self.suite.hidden and not self.failed_fast():
             self._time_hidden()
-
-    def _tell_failures(self, commitment: str, secret: str) -> None:
-        """Of a run that only checks: who passed has no row, because a row has a time."""
-        for case in self.suite.cases:
-            failed = [n for n in self.submissions() if not self.may_run(n, case)]
-            self._finish(case, commitment, secret, failed)
 
     def _time_hidden(self) -> None:
         """Shapes that follow from the secret in force, checked and timed in half the blocks.
@@ -110,8 +108,7 @@ class Run(State):
             self._abandon(Status.INTERRUPTED, "stopped by Ctrl-C")
             raise
         except JudgeFailed as cause:
-            name = self._entrant_called(cause.worker)
-            if name:
+            if name := self._entrant_called(cause.worker):
                 status = Status.HARNESS_ERROR if cause.lacks else Status.BROKE_THE_RUN
                 raise self._leaves(name, status, cause.message.splitlines()[0]) from cause
             self._abandon(Status.HARNESS_ERROR, cause.message)
@@ -127,14 +124,7 @@ class Run(State):
 
     def _rotate_secret(self) -> tuple[str, str]:
         """Tell the old secret, commit to a new one; (commitment, secret) of the old."""
-        commitment = self.judge.commitment
-        return commitment, self.judge.reveal()
-
-    def _tell_the_failed(self, checked: tuple[str, str]) -> None:
-        """Rows of who failed a check reveal the secret of the checks: nothing else replays them."""
-        for known in self.evidence.values():
-            if known.mismatch:
-                known.told = checked
+        return self.judge.commitment, self.judge.reveal()
 
     def _entrant_called(self, label: str) -> str:
         """Whose worker the judge calls `label`, if the run can go on without him."""

@@ -206,8 +206,7 @@ def build_one(run: Run, worker: WorkerProcess, alone: bool = False) -> None:
     """
     name = worker.entrant.name
     run.observer.stage(name, "build")
-    claims = worker.entrant.manifest.claims
-    cases = [case for case in run.suite.cases if not claims.refusal(case)]
+    cases = [case for case in run.suite.cases if not worker.entrant.manifest.claims.refusal(case)]
     try:
         status, reason, seconds = worker.build(cases, run.limits, run.facts.machine)
     except Exception as cause:  # whatever a builder says or does ends its own entry

@@ -10,7 +10,7 @@ import contextlib
 import math
 from collections.abc import Iterator, Set
 
-from harness.engine.burst import Question, Stretch, end_woken, run_burst
+from harness.engine.burst import Question, Stretch, blamed, end_woken, run_burst
 from harness.engine.run_state import RING, State
 from harness.measure import stats
 from harness.measure.evenness import lasting
@@ -65,16 +65,14 @@ def _stretch(state: State, name: str, case: Case) -> Sustained:
         with Recorder(state.monitor) as recorder:
             reply = run_burst(state, name, question, timeout_s)
         woken = end_woken(state, case)
-    if not isinstance(reply, StretchReport) or reply.status is not Status.PASSED:
-        return _failed(reply, lost)
-    if woken:  # and ended, so this comes to an end by itself
+        if isinstance(reply, StretchReport) and reply.status is Status.PASSED and not woken:
+            with blamed(state, name):
+                return _figures(state, name, case, reply, recorder, burst_ms)
+    if woken and reply and reply.status is Status.PASSED:  # they are ended, so this comes to an end
         state.observer.note(f"{case.name}: {', '.join(woken)} ran beside {name}: once more")
         state.budget.spent_s[name] = spent_s
         return _stretch(state, name, case)
-    try:
-        return _figures(state, name, case, reply, recorder, burst_ms)
-    except ValueError as cause:  # no row can hold what was told: its sender's fault alone
-        return Sustained(status=Status.BROKE_THE_RUN, reason=f"its stretch: {cause}"[:500])
+    return _failed(reply, lost)
 
 
 def _figures(

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterable, Sequence
 
-from harness.engine.burst import Question, end_overdue, end_woken, run_burst, settle
+from harness.engine.burst import Question, blamed, end_overdue, end_woken, run_burst, settle
 from harness.engine.events import Progress
 from harness.engine.processes.judge_client import BurstOptions
 from harness.engine.run_state import State
@@ -61,18 +61,17 @@ def run_block(state: State, case: Case, block: Block) -> None:
         options = BurstOptions(preheat_ms=preheat_ms, compare=compare)
         reply = run_burst(state, name, question, state.limits.burst_s, options)
         if reply is not None:
-            _take(state, name, case, block, reply)
+            with blamed(state, name):
+                _take(state, name, case, block, reply)
         woken += end_woken(state, case)
-        strangers = state.quiet.strangers(state.workers.values())
-        if strangers:
+        if strangers := state.quiet.strangers(state.workers.values()):
             why = f"process {', '.join(strangers)} took the GPU"
             _forget(state, case, block, why, state.contended)
             break
     if woken and not strangers:
         _forget(state, case, block, f"{', '.join(woken)} ran in another's turn", state.woken)
     if block.timed:
-        snapshot = state.monitor.snapshot(len(strangers))
-        state.telemetry.setdefault(case.name, []).append(snapshot)
+        state.telemetry.setdefault(case.name, []).append(state.monitor.snapshot(len(strangers)))
 
 
 def _wait_until_alone(state: State) -> list[str]:
@@ -148,8 +147,7 @@ def repeat_disturbed(state: State, case: Case, names: Sequence[str]) -> int:
     """
     late = 0
     for name in names:
-        marked = clock_verdict(state, name, case).samples
-        late = max(late, sum(sample.late for sample in marked))
+        late = max(late, sum(sample.late for sample in clock_verdict(state, name, case).samples))
     contended = state.contended.get(case.name, 0)
     again = min(late + contended, int(state.suite.blocks * EXTRA_SHARE))
     normal = Probe(case, "normal", state.problem.kwargs(case))
@@ -158,8 +156,7 @@ def repeat_disturbed(state: State, case: Case, names: Sequence[str]) -> int:
         order = shuffled(names, state.rng)
         run_block(state, case, Block(normal, order, state.suite.blocks + extra))
         extra += 1
-    contended = state.contended.get(case.name, 0)
-    if contended > EXTRA_SHARE * state.suite.blocks:
+    if (contended := state.contended.get(case.name, 0)) > EXTRA_SHARE * state.suite.blocks:
         why = f"other processes took the GPU in {contended} blocks"
         state.fail_all(case, Status.CONTENDED, why)
     return extra
@@ -174,8 +171,7 @@ def name_kernels(state: State, case: Case, names: Sequence[str]) -> None:
     if not state.facts.machine.has_gpu:
         return
     start_profilers(state, names)
-    normal = Probe(case, "normal", state.problem.kwargs(case))
-    question = Question(normal, f"names/{case.name}", 1)
+    question = Question(Probe(case, "normal", state.problem.kwargs(case)), f"names/{case.name}", 1)
     profiled = BurstOptions(profile=True)
     for name in names:
         known = state.record(name, case)

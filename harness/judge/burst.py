@@ -289,8 +289,7 @@ class WorkerLink:
                     Status.INVALID_SUBMISSION, f"an output at byte {offset} of its memory"
                 )
             held.append(self.outputs.room[offset : offset + size].clone())
-        late = sampled.differing(held)
-        if late is not None:
+        if (late := sampled.differing(held)) is not None:
             raise WorkerGone(
                 Status.INCORRECT, f"{inputs.which(late)} changed after it was said to be done"
             )
@@ -362,8 +361,7 @@ class WorkerLink:
 
         Bit patterns 0x7F81..0x7FFF are NaN in fp16 and bf16, and twice over in float32.
         """
-        pattern = random.SystemRandom().randint(0x7F81, 0x7FFF)
-        self.outputs.room.view(torch.int16).fill_(pattern)
+        self.outputs.room.view(torch.int16).fill_(random.SystemRandom().randint(0x7F81, 0x7FFF))
         self._sync()
 
     def _sync(self) -> None:

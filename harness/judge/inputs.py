@@ -37,7 +37,6 @@ class Inputs:
 
     def which(self, index: int) -> str:
         """`output 3`, or `dk 1` where a call has several: name, then number of the call."""
-        width = len(self.specs_out)
-        if width == 1:
+        if (width := len(self.specs_out)) == 1:
             return f"output {index}"
         return f"{self.specs_out[index % width].name} {index // width}"

@@ -59,8 +59,7 @@ class Judge:
 
     def handle(self, message: wire.Message, fds: list[int]) -> wire.Message:
         """Answer one request of the engine."""
-        op = message["op"]
-        if op == "attach":
+        if (op := message["op"]) == "attach":
             return self._attach(message, fds)
         if op == "inputs":
             return self._inputs(message)
@@ -68,10 +67,15 @@ class Judge:
             return self._burst(message)
         if op == "stretch":
             return self._stretch(message)
-        if op == "prime":
-            return self._prime(message)
-        if op == "profiler_started":
-            return self._primed(message)
+        if op == "prime":  # many set up their profilers at once: the first use takes seconds
+            for name in message["workers"]:
+                with contextlib.suppress(WorkerGone):
+                    self.links[name].send({"op": "prime"})
+            return {"ok": True}
+        if op == "profiler_started":  # of one of them; who fails ends at the next burst, found out
+            with contextlib.suppress(WorkerGone):
+                self.links[message["worker"]].answer("prime", message["timeout_s"])
+            return {"ok": True}
         if op == "detach":
             self.links.pop(message["worker"]).close()
             return {"ok": True}
@@ -94,8 +98,7 @@ class Judge:
         """Give a worker its arenas and have it load the submission."""
         name = message["worker"]
         sizes = (int(message["input_bytes"]), int(message["output_bytes"]))
-        line = socket.socket(fileno=fds[0])
-        link = WorkerLink(line, self.arena_kind, sizes, self.own_time)
+        link = WorkerLink(socket.socket(fileno=fds[0]), self.arena_kind, sizes, self.own_time)
         self.links[name] = link
         try:
             link.map(message["timeout_s"])
@@ -195,8 +198,7 @@ class Judge:
 
     def _stretch(self, message: wire.Message) -> wire.Message:
         """Seconds of one worker's calls on windows into the current inputs."""
-        inputs = self.current
-        if inputs is None:
+        if (inputs := self.current) is None:
             raise WireError("stretch before inputs")
         asked = Asked(
             inputs=inputs,
@@ -219,8 +221,7 @@ class Judge:
 
         The file holds tensors on the CPU, by name, and is read by `torch.load(path)`.
         """
-        inputs = self.current
-        if inputs is None:
+        if (inputs := self.current) is None:
             raise WireError("dump before inputs")
         ins, outs = ([s.name for s in specs] for specs in (inputs.specs_in, inputs.specs_out))
         got = (self.results or [])[call * len(outs) : (call + 1) * len(outs)]
@@ -243,19 +244,6 @@ class Judge:
     def _compare(self, inputs: Inputs, call: int, outs: list[torch.Tensor]) -> dict[str, float]:
         """How much of one call's results is bit for bit what libraries make of its inputs."""
         return likeness(outs, self.tensors.libraries(inputs.tensors[call], inputs.kwargs))
-
-    def _prime(self, message: wire.Message) -> wire.Message:
-        """Have many workers set up their profilers at once: the first use of one takes seconds."""
-        for name in message["workers"]:
-            with contextlib.suppress(WorkerGone):
-                self.links[name].send({"op": "prime"})
-        return {"ok": True}
-
-    def _primed(self, message: wire.Message) -> wire.Message:
-        """Wait for one of them. Who fails here is found out at the next burst, and ends there."""
-        with contextlib.suppress(WorkerGone):
-            self.links[message["worker"]].answer("prime", message["timeout_s"])
-        return {"ok": True}
 
     def warm_up(self) -> None:
         """One small check with nobody watching, so that libraries are loaded before the run."""

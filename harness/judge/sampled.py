@@ -34,8 +34,7 @@ class Sampled:
             for size in sizes
         ]
         self._inside = torch.cat(inside)  # in words of two bytes
-        outputs = torch.arange(len(sizes), device=room.device)
-        self._which = outputs.repeat_interleave(self._each)
+        self._which = torch.arange(len(sizes), device=room.device).repeat_interleave(self._each)
         self._told = torch.zeros_like(table)
         self._at = torch.zeros_like(self._inside)
         self._words = torch.zeros_like(self._inside, dtype=torch.int16)

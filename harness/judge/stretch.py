@@ -312,7 +312,8 @@ def _cpu(link: WorkerLink, asked: Asked, timeout_s: float) -> StretchReport:
         for call in range(ring):
             _verify(leg, call, sampled, call, reply, verified)
     judged_ms, claimed_ms = 1e3 * counted_s / calls, claimed_ms / calls
-    if judged_ms - claimed_ms > max(judged_ms * CPU_CLAIM_PCT / 100, CPU_FLOOR_MS):
+    allowed_ms = max(judged_ms * CPU_CLAIM_PCT / 100, CPU_FLOOR_MS)
+    if claimed_ms < max(LEAST_MS, judged_ms - allowed_ms):
         raise WorkerGone(Status.TIME_CLAIM_REJECTED, _too_short(claimed_ms, judged_ms))
     return _report(Counted(calls, claimed_ms, claimed_ms, since_s, time.monotonic()), verified)
 
@@ -410,7 +411,7 @@ def _report(seen: Counted, verified: Verified) -> StretchReport:
     """The figures, if the worker's clock agrees with the judge's and something was compared."""
     allowed = CLAIM_PCT / 100 + 1 / seen.calls
     status, message = Status.PASSED, ""
-    if not seen.claimed_ms >= max(LEAST_MS, seen.latency_ms * (1 - allowed)):
+    if not seen.claimed_ms >= seen.latency_ms * (1 - allowed):
         status = Status.TIME_CLAIM_REJECTED
         message = _too_short(seen.claimed_ms, seen.latency_ms)
     elif seen.first_ms > seen.latency_ms * (1 + FIRST_PCT / 100):

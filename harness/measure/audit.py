@@ -95,8 +95,8 @@ def made_again(rows: Mapping[str, Result], asked: Asked) -> dict[str, Result]:
 
 
 def _of_run(rows: Mapping[str, Result], asked: Asked) -> Iterator[tuple[str, Result]]:
-    """One row speaks for what a run tells in each of them: the baseline's, or the first."""
-    first = rows.get(asked.baseline) or next(iter(rows.values()))
+    """One row speaks for what a run tells in each of them; who missed a check tells its secret."""
+    first = min(rows.values(), key=lambda r: (bool(r.mismatch), r.entry != asked.baseline))
     level = asked.facts.integrity.partition("/")[2]
     facts = replace(
         asked.facts.for_case(_commitment(first), first.secret),
@@ -186,7 +186,7 @@ def doubts(row: Result, suite: Suite, cut: bool = False) -> list[str]:
         "a block occurs twice": len({s.block for s in row.samples}) == len(row.samples),
         f"more than {most} blocks": len(row.samples) <= most,
         f"fewer than {fewest} blocks": not passed or row.blocks >= fewest,
-        OVERTOLD: not any(s.overtold and not s.late for s in row.samples),
+        OVERTOLD: not any(s.overtold and not s.late for s in row.samples),  # as engine/timing.py
         "its error is not below the contract": not passed or right,
         "its secret was never told": not passed or cut or bool(row.secret),
         "its times were not held against the judge's clock": not timed or row.slack is not None,
@@ -224,33 +224,33 @@ FIGURES |= {"status", "numerics_class", "sustained"}
 
 def not_made_again(row: Result, beside: Mapping[str, Result]) -> str:
     """What `of_record` must believe of a row, and why; empty where that is nothing."""
-    against = row.speedup.against if row.speedup else row.entry
-    if against not in {row.entry, *beside}:
+    _, pace, against = _leans_on(row, beside)
+    if row.status is Status.PASSED and against not in {row.entry, *beside}:
         return f"its speed-up, slack, drift and peak: no row of {against} stands beside it"
-    earlier = row.status is Status.PASSED and row.protocol != PROTOCOL and not _paced(row)
+    earlier = row.status is Status.PASSED and row.protocol != PROTOCOL and not pace
     return f"its slack, drift and peak: it is of protocol {row.protocol}" if earlier else ""
 
 
-def _paced(row: Result) -> bool:
-    return bool(row.slack and row.slack.pace)
+def _leans_on(row: Result, beside: Mapping[str, Result]) -> tuple[str, str, str]:
+    """The headline that its run's speed-ups name, its pace ("": none); whose row it needs."""
+    named = (each.speedup.against for each in (row, *beside.values()) if each.speedup)
+    headline, pace = next(named, ""), row.slack.pace if row.slack else ""
+    return headline, pace, headline or pace or row.entry
 
 
 def of_record(row: Result, beside: Mapping[str, Result]) -> list[str]:
     """In what a committed row contradicts what was measured; `beside`: of its case and run."""
-    against, paced = row.speedup.against if row.speedup else row.entry, _paced(row)
+    headline, pace, against = _leans_on(row, beside)
     rows = {row.entry: row, **beside}
-    old = (row.protocol != PROTOCOL and not paced) or against not in rows
+    old = (row.protocol != PROTOCOL and not pace) or against not in rows
     told = (row.suite, row.suite_sha256, get_problem(row.problem), row.machine, row.integrity)
     tolerance = clock_tolerance(row.machine.has_gpu)
     facts = RunFacts(*told, row.harness_commit, tolerance, row.protocol)
-    trusted = () if old else rows if paced else {against}
+    trusted = () if old else rows if pace else {headline} & rows.keys()
     entrants = {name: _as_told(mate, name in trusted) for name, mate in rows.items()}
     ours = sorted(trusted, key=lambda name: (rows[name].kind is not Kind.BASELINE, name != against))
-    asked = Asked(row.case, facts, entrants, against, next(iter(ours), ""))
-    try:
-        again = made_again(rows, asked)[row.entry]
-    except ValueError as error:
-        return [f"no row can be made of it: {error}"[:300]]
+    asked = Asked(row.case, facts, entrants, headline, next(iter(ours), ""))
+    again = made_again(rows, asked)[row.entry]
     raw = [s.model_copy(update={"late": False}) for s in rows.get(against, row).samples]
     figures = FIGURES if against in rows else FIGURES - {"speedup"}
     only = BARE if row.status is not Status.PASSED else figures if old else None

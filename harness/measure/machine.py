@@ -47,8 +47,7 @@ def visible(uuids: list[str], environment: Mapping[str, str] = os.environ) -> li
     Numbers are taken as NVML's. CUDA may count in another order where the GPUs of a host differ,
     but both are numberings of the same set, and the run itself is bound to the UUID.
     """
-    text = environment.get("CUDA_VISIBLE_DEVICES")
-    if text is None:
+    if (text := environment.get("CUDA_VISIBLE_DEVICES")) is None:
         return list(range(len(uuids)))
     found = []
     for word in (part.strip() for part in text.split(",")):

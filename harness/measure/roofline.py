@@ -38,8 +38,7 @@ class Resources:
 
     def warps_per_sm(self, capability: str) -> int | None:
         """Warps that fit on one SM at a time; None for an unknown capability."""
-        sm = gpu_specs.SMS.get(capability)
-        if sm is None:
+        if (sm := gpu_specs.SMS.get(capability)) is None:
             return None
         asked = (max(self.threads, gpu_specs.WARP), self.registers, self.shared_bytes)
         return gpu_specs.occupancy(sm, *asked).warps

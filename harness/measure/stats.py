@@ -241,8 +241,7 @@ def drift(values: Sequence[float], smallest: float = 0.005) -> float | None:
     Seen: at least `smallest`, and beyond what chance gives in one of 100 runs (Welch's t).
     """
     x = np.log(_finite(values))
-    third = len(x) // 3
-    if third < 3:
+    if (third := len(x) // 3) < 3:
         return None
     first, last = x[:third], x[-third:]
     change = math.expm1(median(last.tolist()) - median(first.tolist()))

@@ -110,8 +110,7 @@ class Pair:
 
 def neighbours(times: Times, ranking: Sequence[str], level: float) -> list[Pair]:
     """Each entry of the ranking and the next one."""
-    pairs = itertools.pairwise(ranking)
-    known = ((*pair, direct(times, *pair, level)) for pair in pairs)
+    known = ((*pair, direct(times, *pair, level)) for pair in itertools.pairwise(ranking))
     return [Pair(faster, slower, found) for faster, slower, found in known if found]
 
 

@@ -53,8 +53,7 @@ class Monitor:
 
     def snapshot(self, foreign_pids: int = 0) -> Telemetry:
         """Read everything once (about 1 ms); `foreign_pids` used the GPU and are not the run's."""
-        lib = self._lib
-        if lib is None:
+        if (lib := self._lib) is None:
             return Telemetry()
         reasons = self._told("nvmlDeviceGetCurrentClocksEventReasons") or 0
         return Telemetry(
@@ -145,9 +144,7 @@ def mean_power(readings: Sequence[Reading], since_s: float, until_s: float) -> P
     first, last = max(told, key=lambda ends: ends[1].at_s - ends[0].at_s)
     span_s, joules = last.at_s - first.at_s, last.energy_j - first.energy_j
     error_pct = 100 * (first.within_s + last.within_s) / span_s if span_s > 0 else math.inf
-    if error_pct > MOST_ERROR_PCT:
-        return None
-    return Power(joules / span_s, error_pct)
+    return None if error_pct > MOST_ERROR_PCT else Power(joules / span_s, error_pct)
 
 
 def mean_clock_mhz(readings: Sequence[Reading], since_s: float, until_s: float) -> float | None:

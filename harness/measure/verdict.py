@@ -40,6 +40,8 @@ UNEXAMINED = (
 UNSOUND = frozenset({"hw_slowdown", "hw_thermal", "hw_power_brake"})
 UNSOUND_SHARE = 0.5  # of the readings
 UNSOUND_DRIFT = 0.10
+#: How an adapter refuses at its import: its library is missing or of the wrong version.
+LACKING = re.compile(r"\b(ImportError|ModuleNotFoundError): ")
 MIN_BLOCKS = 5  # an interrupted case with fewer keeps its samples and no figure
 
 
@@ -106,8 +108,7 @@ class RunFacts:
 def asked_facts(suite: Suite, machine: Machine, integrity: str, commit: str) -> RunFacts:
     """What every run of `suite` on `machine` shares; its own name, date and secret are open."""
     told = (suite.name, suite.sha256, get_problem(suite.problem), machine, integrity, commit)
-    on_gpu = machine.has_gpu and suite.device == "gpu"
-    return RunFacts(*told, two_clocks.clock_tolerance(on_gpu))
+    return RunFacts(*told, two_clocks.clock_tolerance(machine.has_gpu and suite.device == "gpu"))
 
 
 def trusted_of(evidence: Mapping[str, Evidence], control: str) -> Trusted:
@@ -227,26 +228,20 @@ def _identity(evidence: Evidence, facts: RunFacts) -> dict[str, Any]:
     }
 
 
-def _lacks_a_library(evidence: Evidence) -> bool:
-    """Whether an adapter refused at its import: its library is missing or of the wrong version."""
-    said = re.search(r"\b(ImportError|ModuleNotFoundError): ", evidence.reason)
-    return evidence.status is Status.IMPORT_ERROR and said is not None
-
-
 def _status(evidence: Evidence, clock: ClockCheck, shaky: str) -> tuple[Status, str]:
     if evidence.status is not None:
         wrong = {Status.INCORRECT, Status.NONFINITE, Status.BAD_OUTPUT}
         if evidence.entrant.kind is Kind.BASELINE and evidence.status in wrong:
             return Status.INVALID_BASELINE, f"{evidence.status.value}: {evidence.reason}"
-        if evidence.entrant.kind is Kind.BASELINE and _lacks_a_library(evidence):
+        lacking = evidence.status is Status.IMPORT_ERROR and LACKING.search(evidence.reason)
+        if evidence.entrant.kind is Kind.BASELINE and lacking:
             return Status.UNAVAILABLE, evidence.reason
-        interrupted = evidence.status is Status.INTERRUPTED
-        if not (interrupted and len(evidence.samples) >= MIN_BLOCKS):
+        if not (evidence.status is Status.INTERRUPTED and len(evidence.samples) >= MIN_BLOCKS):
             return evidence.status, evidence.reason
-    if not evidence.samples:
-        return Status.HARNESS_ERROR, "no sample was taken and no reason was kept"
     if clock.refusal:
         return Status.TIME_CLAIM_REJECTED, clock.refusal
+    if all(sample.late for sample in clock.samples):
+        return Status.HARNESS_ERROR, "no sample was taken in time and no reason was kept"
     if shaky:
         return Status.UNSTABLE, shaky
     return Status.PASSED, "" if clock.slack else UNEXAMINED

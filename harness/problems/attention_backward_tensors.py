@@ -52,8 +52,7 @@ def _forward(
     Its `causal` is bottom-right on a GPU and top-left on a CPU.
     """
     aten = torch.ops.aten
-    group = q.shape[1] // k.shape[1]
-    if group > 1:
+    if (group := q.shape[1] // k.shape[1]) > 1:
         k, v = (tensor.repeat_interleave(group, 1) for tensor in (k, v))
     if q.is_cuda:
         return cast(

@@ -57,8 +57,7 @@ class AttentionForward(Problem):
     def outputs(self, case: Case, kwargs: Kwargs = NO_KWARGS) -> tuple[TensorSpec, ...]:
         """O; where it is asked for also lse [B, H, S]: ln of each row's sum of exp(score)."""
         o = TensorSpec("o", case.shape, case.dtype.value)
-        lse = TensorSpec("lse", case.shape[:3], "fp32")
-        return (o, lse) if kwargs.get(RETURN_LSE) else (o,)
+        return (o, TensorSpec("lse", case.shape[:3], "fp32")) if kwargs.get(RETURN_LSE) else (o,)
 
     def flops(self, case: Case) -> float:
         """4 · B · S · S_k · H · D; causal counts S_k - S/2 keys for S_k; summed over sequences."""

@@ -74,8 +74,7 @@ class Probe:
     @property
     def question(self) -> tuple[object, ...]:
         """Equal for probes that ask the same, whichever case they are near."""
-        arguments = tuple(self.kwargs.items())
-        return (self.case.question, self.case.burst, self.distribution, arguments)
+        return (self.case.question, self.case.burst, self.distribution, tuple(self.kwargs.items()))
 
     @property
     def label(self) -> str:

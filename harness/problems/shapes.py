@@ -39,8 +39,7 @@ def near(case: Case, claims: Claims, heads: int, seqlen: int, batch: int = 1) ->
         lengths = (seqlen // 3, seqlen, 1, seqlen // 2)
         few |= _in_one_row([max(n, claims.seqlen_min) for n in lengths], step)
     elif case.seqlen_k and case.seqlen_k > case.seqlen:
-        more = min(case.seqlen_k - case.seqlen, MOST_MORE_KEYS)
-        few["seqlen_k"] = round_up(seqlen + more, step)
+        few["seqlen_k"] = round_up(seqlen + min(case.seqlen_k - case.seqlen, MOST_MORE_KEYS), step)
     elif case.seqlen_k:
         few["seqlen_k"] = round_up(max(seqlen // 2, claims.seqlen_min), step)
     return _copy(case, **few)

@@ -42,11 +42,6 @@ def use_cache(package: str = "harness", folder: Path = FOLDER) -> None:
         sys.dont_write_bytecode, sys.pycache_prefix = False, str(folder)
 
 
-def leave_cache() -> None:
-    """From now on, and in every fork, as if there were no such cache."""
-    sys.dont_write_bytecode, sys.pycache_prefix = True, None
-
-
 def _ours(folder: Path) -> bool:
     """Whether nobody else can write to `folder`, which is made if it is not there."""
     try:

@@ -118,7 +118,11 @@ class Child:
             self.pid = self.process.pid
             return
         command = [sys.executable, "-m", module, "--fd", str(theirs.fileno()), *arguments]
-        env, cwd = (untrusted_env(jail), jail.house) if jail else (trusted_env(), HOME)
+        if jail:
+            env, cwd = untrusted_env(jail), jail.house
+        else:  # the judge's: ours, with the house importable
+            env = bytecode.with_cache({**os.environ, "PYTHONPATH": _python_path(HOME)})
+            cwd = HOME
         with theirs:
             self.process = started(enter.command(rules, command), env, cwd, self.log.fd, theirs)
         self.pid = self.process.pid
@@ -173,8 +177,7 @@ class Child:
         forked = bool(self._newest) and self._ask_newest() not in {b"", self._newest}
         if not forked and usage.cpu_ns(before) == before:
             return ""  # as nearly always
-        living = (pid for pid in self.pids() if set(usage.states(pid)) - usage.ENDED)
-        now = usage.cpu_ns(living)
+        now = usage.cpu_ns(pid for pid in self.pids() if set(usage.states(pid)) - usage.ENDED)
         spent_ms = sum(max(0, now[pid] - before[pid]) for pid in now.keys() & before.keys()) / 1e6
         if spent_ms > STOPPING_MS:
             return f"its processes ran for {spent_ms:.0f} ms although they were stopped"
@@ -220,8 +223,7 @@ class Child:
         deadline = time.monotonic() + wait_s
         while self.alive and time.monotonic() < deadline:
             time.sleep(0.01)
-        code = self.process.poll()
-        if code is None:
+        if (code := self.process.poll()) is None:
             return "still running"
         if self.walled and code > namespaces.BY_SIGNAL:
             code = namespaces.BY_SIGNAL - code
@@ -264,11 +266,6 @@ def sandbox_rules(jail: Jail) -> enter.Rules:
         devices=jail.devices,
         room_bytes=min(enter.ROOM_BYTES, jail.memory_bytes or enter.ROOM_BYTES),
     )
-
-
-def trusted_env() -> dict[str, str]:
-    """The judge's environment: ours, with the house importable."""
-    return bytecode.with_cache({**os.environ, "PYTHONPATH": _python_path(HOME)})
 
 
 def untrusted_env(jail: Jail) -> dict[str, str]:

@@ -28,8 +28,7 @@ def find(start: Path | None = None) -> Path | None:
     (the current folder), else the checkout that this is. Raises UsageError where one is asked for
     that is none.
     """
-    asked = os.environ.get(VARIABLE, "")
-    if asked:
+    if asked := os.environ.get(VARIABLE, ""):
         folder = Path(asked).resolve()
         if not is_project(folder):
             raise UsageError(
@@ -45,8 +44,7 @@ def find(start: Path | None = None) -> Path | None:
 
 def root() -> Path:
     """The same; raises UsageError where there is none."""
-    found = find()
-    if found is None:
+    if (found := find()) is None:
         raise UsageError(
             f"no project here: no file {MARK} in {Path.cwd()} or above it",
             "attnboard init demo && cd demo, or --root DIR",

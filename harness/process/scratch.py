@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from harness.process.project import HOME
-from harness.process.sandbox.removal import remove_tree
+from harness.process.sandbox.folders import remove_tree
 
 SCRATCH_PREFIX = "attnboard-run-"
 

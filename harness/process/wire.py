@@ -64,8 +64,7 @@ def receive_with_fds(
     """Like `receive`, with the descriptors that came along."""
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     fds: list[int] = []
-    head = _exactly(sock, 4, deadline, fds, max_fds)
-    (length,) = struct.unpack("<I", head)
+    (length,) = struct.unpack("<I", _exactly(sock, 4, deadline, fds, max_fds))
     if not 0 < length <= MAX_BYTES:
         raise WireError(f"a message claims {length} bytes, at most {MAX_BYTES}")
     return _decode(_exactly(sock, length, deadline, fds, 0)), fds

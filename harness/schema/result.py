@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from datetime import date
 from typing import Annotated, Literal, NamedTuple
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from harness.schema.common import (
     MOST_BLOCKS,
@@ -237,8 +238,9 @@ class Front(Frozen):
 
     #: A part of the file's name, as the suite's is, and of commands that people type.
     run: str = Field(pattern=r"^[A-Za-z0-9]([A-Za-z0-9.-]{0,98}[A-Za-z0-9])?$")
-    date: str = Field(  # UTC
-        pattern=r"^[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])"
+    #: UTC; a day that the calendar has.
+    date: Annotated[str, AfterValidator(lambda at: date.fromisoformat(at[:10]) and at)] = Field(
+        pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}"
         r"(T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,9})?(Z|\+00:00))?$"
     )
     entry: Name

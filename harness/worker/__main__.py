@@ -66,8 +66,7 @@ class Worker:
 
     def handle(self, message: wire.Message, fds: Sequence[int] = ()) -> wire.Message:
         """Answer one message of the judge; `fds` came along with it."""
-        op = message["op"]
-        if op == "map":
+        if (op := message["op"]) == "map":
             first, second = fds
             self.inputs = Arena.open(message["inputs"], first)
             self.outputs = Arena.open(message["outputs"], second)
@@ -175,8 +174,7 @@ class Worker:
             raise BadOutput(f"returned {len(results)} tensors, expected {width}")
         for number, tensor in enumerate(results):
             sizes, dtype = self.plan["outputs"][number]
-            shape = tuple(sizes)
-            require_output(tensor, shape, DTYPES[dtype], self.device)
+            require_output(tensor, tuple(sizes), DTYPES[dtype], self.device)
             place = index * width + number
             if ring:
                 strides = ring.keep(tensor, place)
@@ -299,8 +297,7 @@ def build(sock: socket.socket, args: argparse.Namespace, manifest: Manifest) -> 
                 inputs = tensors.make_inputs(
                     probe.case, "normal", generator, torch.device(args.device), probe.kwargs
                 )
-                call = by_name(function, keywords(problem.inputs(probe.case)))
-                call(*inputs, **probe.kwargs)
+                by_name(function, keywords(problem.inputs(probe.case)))(*inputs, **probe.kwargs)
                 if args.device == "cuda":
                     wire.send(sock, {"op": "called"})
                     torch.cuda.synchronize()

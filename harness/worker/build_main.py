@@ -56,8 +56,7 @@ def compile_apart(source: Source) -> Compiled:
     for group in groups if len(groups) > 1 else []:
         if len(running) == at_once:
             os.waitpid(running.pop(0), 0)
-        pid = os.fork()
-        if pid == 0:
+        if (pid := os.fork()) == 0:
             try:
                 process_tree.die_with_parent()
                 one(group)

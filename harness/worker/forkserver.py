@@ -17,7 +17,7 @@ import sys
 import traceback
 
 from harness.errors import UnavailableError
-from harness.process import bytecode, process_tree, wire
+from harness.process import process_tree, wire
 from harness.process.sandbox import enter, readable
 
 
@@ -29,8 +29,7 @@ def serve(line: socket.socket) -> None:
         except wire.PeerClosed:
             return
         (told, tell), (adopted, until) = os.pipe(), os.pipe()
-        between = os.fork()
-        if between == 0:
+        if (between := os.fork()) == 0:
             line.close()
             fork_detached(message, fds, (told, tell, adopted, until))
         os.waitpid(between, 0)
@@ -53,8 +52,7 @@ def fork_detached(message: wire.Message, fds: list[int], pipes: tuple[int, int, 
             enter.leave(rules)
         except UnavailableError as error:
             why = error
-        worker = os.fork()
-        if worker == 0:
+        if (worker := os.fork()) == 0:
             for fd in (told, tell, until):
                 os.close(fd)
             os.read(adopted, 1)  # only then may it ask to die with its parent
@@ -110,7 +108,7 @@ def main() -> int:
     line = socket.socket(fileno=int(sys.argv[1]))
     gc.disable()  # a tenth of torch's import is looking for garbage
     importlib.import_module("harness.worker.__main__")
-    bytecode.leave_cache()
+    sys.dont_write_bytecode, sys.pycache_prefix = True, None  # from now on, and in every fork
     readable.readable_paths()  # for every fork
     gc.freeze()  # a collection in a fork would copy every page of what it looks at
     gc.enable()

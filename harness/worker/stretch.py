@@ -20,8 +20,7 @@ def windows_of(
     calls: int, seed: int,
 ) -> Iterator[tuple[torch.Tensor, ...]]:  # fmt: skip
     """The arguments of each call; `specs`: their shapes and types, `tensors`: how many each has."""
-    sizes = [nbytes(tuple(shape), dtype) for shape, dtype in specs]
-    placed = runs(sizes, alone, tensors)
+    placed = runs([nbytes(tuple(shape), dtype) for shape, dtype in specs], alone, tensors)
     for begins in windows(placed, calls, seed):
         yield tuple(
             arena.room[run.start + begin : run.start + begin + run.size]

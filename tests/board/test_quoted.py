@@ -19,7 +19,7 @@ from harness.measure.stats import Interval
 from harness.schema import Kind, Result, Slack
 from tests.board.factory import run_of
 from tests.golden.texts import results
-from tests.house.count import ours
+from tests.house import count
 
 ROOT = Path(__file__).resolve().parents[2]
 BOARD = leaderboard(results())
@@ -342,19 +342,20 @@ TRIPLE = re.compile(r"(?=(?<![\d.])(\d+\.\d / (?:\d+\.\d|–) / (?:\d+\.\d|–))
 
 
 def pages(root: Path) -> list[Path]:
-    """The project's own: the notes of what has owners are held to no test of ours."""
-    found = sorted(path for each in (*quoted.PAGES, *quoted.NOTES) for path in root.glob(each))
-    return [path for path in found if path.match("submissions/*/*") <= (path.parent in ours(root))]
+    """Those that ask the board, but for notes of a folder that has owners."""
+    found = (path for pattern in (*quoted.PAGES, *quoted.NOTES) for path in root.glob(pattern))
+    theirs = set((root / "submissions").iterdir()).difference(count.ours(root))
+    return sorted(path for path in found if path.parent not in theirs)
 
 
-def test_what_has_owners_quotes_as_it_likes(tmp_path: Path) -> None:
-    for name, more in (("mine", ""), ("guest", "owners: [guest]\n")):
-        folder = tmp_path / "submissions" / name
-        folder.mkdir(parents=True)
-        (folder / "manifest.yaml").write_text(f"name: {name}\n{more}")
-        (folder / "NOTES.md").write_text("<!-- board nosuch: x -->")
+def test_notes_of_what_has_owners_are_held_to_nothing(tmp_path: Path) -> None:
+    for name, owners in (("ours", ""), ("theirs", "owners: [octo]\n")):
+        (tmp_path / "submissions" / name).mkdir(parents=True)
+        (tmp_path / "submissions" / name / "manifest.yaml").write_text(f"name: {name}\n{owners}")
+        (tmp_path / "submissions" / name / "NOTES.md").write_text("<!-- board nosuch: x -->")
     (tmp_path / "README.md").touch()
-    assert [path.parent.name for path in pages(tmp_path)] == [tmp_path.name, "mine"]
+    held = [path.relative_to(tmp_path).as_posix() for path in pages(tmp_path)]
+    assert held == ["README.md", "submissions/ours/NOTES.md"]
 
 
 @pytest.fixture(scope="module")

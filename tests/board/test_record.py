@@ -229,6 +229,8 @@ def samples_of(*calls_ms: float | str, **changes: object) -> list[dict[str, obje
         {"protocol": 10**400},
         {"status": "WONDERFUL"},
         {"date": "2026-13-1"},
+        {"date": "2026-11-31"},
+        {"date": "2025-02-29T01:00:00Z"},
         {"date": "2026-11-22T99:99:99Z"},
         {"date": "9" * 1000},
         {"run": "r" * 400},

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from harness.campaign.campaign import Campaign
+from harness.campaign.unit import Unit
 from harness.errors import UnavailableError
 from tests.campaign.units import NULL, SUITE, Watched, conclude, counted, once, units
 
@@ -68,6 +69,15 @@ def test_a_dying_process_is_retried_and_a_lost_one_told(cluster: Any) -> None:
     assert sum(told.values()) == 6
     assert told["lost-2", "two", "HARNESS_ERROR"] == 1
     assert len(view.deaths) == 4
+
+
+def test_who_never_says_hello_is_ended(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node whose NVML hangs, say: the campaign waited for its first word without a deadline."""
+    monkeypatch.setattr(Unit, "limit_s", 2.0)
+    rows, view = conclude(engine(), units(["mute-0"]))
+    assert counted(rows) == once(["mute-0"], "HARNESS_ERROR")
+    assert len(view.deaths) == 3
+    assert all("no end after 2 s" in death for death in view.deaths)
 
 
 def test_a_cancelled_unit_is_gone(cluster: Any) -> None:

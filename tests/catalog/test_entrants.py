@@ -81,6 +81,24 @@ def test_a_folder_of_many_is_every_kind_of_entry(tmp_path: Path) -> None:
     assert [Path(r.message.split(":")[0]).name for r in refused] == ["bad.py", "fifo.py"]
 
 
+def test_two_of_a_folder_that_share_a_name_are_left_out_alone(tmp_path: Path) -> None:
+    """Whose row would it be? Nobody of the folder ran."""
+    many, root = tmp_path / "many", tmp_path / "none"
+    make(many, "a")
+    for name in "ab":
+        (many / f"{name}.py").write_text(GOOD)
+    found, refused = gather([f"{many},{many}"], root, Kind.SUBMISSION, PROBLEM)
+    assert [entrant.name for entrant in found] == ["b"]
+    assert len(refused) == 2
+    assert all("an entry called 'a', which is taken" in str(each) for each in refused)
+    found, refused = gather([f"{many}/a.py,{many}"], root, Kind.SUBMISSION, PROBLEM)
+    assert [entrant.entry_path.name for entrant in found] == ["a.py", "b.py"]
+    assert [Path(each.message.split(":")[0]).parent.name for each in refused] == ["a"]
+    (many / "b.py").unlink()
+    with pytest.raises(SubmissionError, match="taken"):
+        find(root, str(many))
+
+
 @pytest.mark.parametrize(
     "bound",
     [
@@ -539,6 +557,28 @@ def test_a_described_cu_is_an_entrant(tmp_path: Path, name: str) -> None:
     )
     assert (manifest.claims.headdims, manifest.claims.causal) == ((64, 128), "true")
     assert manifest.launch is not None
+
+
+@pytest.mark.parametrize(
+    ("word", "found"),
+    [
+        ("candidates", ["candidates"]),
+        ("./candidates", ["a", "b"]),
+        ("candidates/", ["a", "b"]),
+        ("candidates/a", ["a"]),
+        ("entries/candidates", ["candidates"]),
+    ],
+)
+def test_a_word_with_a_slash_is_a_path_before_it_is_a_name(
+    word: str, found: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever merged an entry called as somebody's folder ran in its place."""
+    make(tmp_path / "entries", "candidates", manifest="owners: [stranger]\n")
+    (tmp_path / "entries" / "candidates" / "a.py").write_text(GOOD)
+    for name in "ab":
+        make(tmp_path / "candidates", name)
+    monkeypatch.chdir(tmp_path)
+    assert [entrant.name for entrant in find(tmp_path / "entries", word)] == found
 
 
 def test_a_ladder_is_all_its_rungs(tmp_path: Path) -> None:

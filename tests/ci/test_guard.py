@@ -60,6 +60,12 @@ def new_one(owners: str) -> Callable[[Path], None]:
     return edit("submissions/new_one/manifest.yaml", f"name: new_one\n{owners}\n")
 
 
+def latin(work: Path) -> None:
+    (work / "submissions" / "mine" / "manifest.yaml").write_bytes(
+        MANIFEST.encode() + b"# caf\xe9\n"
+    )
+
+
 def gone(work: Path) -> None:
     shutil.rmtree(work / "submissions" / "mine")
 
@@ -99,6 +105,7 @@ def gone(work: Path) -> None:
         (edit("submissions/mine/pyproject.toml"), "kind '.toml'"),
         (edit("submissions/mine/big.py", "x" * (2 << 20)), "at most 1024"),
         (edit("submissions/mine/null.py", "a\0b"), "a binary file"),
+        (latin, "'submissions/mine/manifest.yaml': not UTF-8"),
         (linked, "a link or submodule"),
         (moved, "'harness/judge.py': outside"),
     ],
@@ -142,6 +149,14 @@ def test_an_entry_without_owners_is_nobodys_to_change(
     assert guard(hub, handed_over, "stranger") == 1
     assert "names no owners in its manifest" in capsys.readouterr().out
     assert guard(hub, new_one("owners: [stranger]"), "stranger") == 0
+
+
+def test_an_entry_whose_manifest_was_never_utf8_is_its_owners(hub: Hub) -> None:
+    latin(hub.trusted)
+    hub.commit(hub.trusted, "of before the guard asked")
+    git(hub.trusted, "push", "--quiet", "origin", "HEAD:main")
+    assert guard(hub, edit("submissions/mine/more.py"), "stranger") == 1
+    assert guard(hub, edit("submissions/mine/more.py")) == 0
 
 
 def test_a_folder_that_changed_meanwhile_asks_for_a_rebase(
@@ -202,19 +217,6 @@ def test_no_path_is_an_order_to_the_runner(hub: Hub, capsys: pytest.CaptureFixtu
     assert guard(hub, edit("submissions/mine/##[error]x.py")) == 1
     assert "# #[error]x" in (said := capsys.readouterr().out)
     assert "##[" not in said
-
-
-def test_a_manifest_that_is_no_utf8_is_read_all_the_same(
-    hub: Hub, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A traceback said nothing to its author; the checks behind the guard refuse such a file by name."""
-
-    def latin(work: Path) -> None:
-        edit("submissions/mine/submission.py")(work)
-        (work / "submissions/mine/manifest.yaml").write_bytes(b"author: Ren\xe9\n")
-
-    assert guard(hub, latin) == 1
-    assert "mine/manifest.yaml: write a line" in capsys.readouterr().out
 
 
 def test_two_submissions_at_once_are_refused(hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:

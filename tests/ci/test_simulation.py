@@ -690,8 +690,13 @@ FORGERIES: dict[str, tuple[Callable[[list[Result]], list[Result]], str]] = {
     "no second clock": (lambda r: one(r, slack=None), "slack is None, asked and measured it is"),
     "a run of the future": (
         lambda r: everywhere(r, date="9999-12-31T00:00:00Z"),
-        "date 9999-12-31T00:00:00Z is not of 2026-11-19 to 2026-11-22",
+        "date 9999-12-31T00:00:00Z is not of 2026-11-19 to 2026-11-21T12:10:00Z",
     ),
+    "a run of this evening": (  # no other of today would be after it
+        lambda r: everywhere(r, date="2026-11-21T23:00:00Z"),
+        "date 2026-11-21T23:00:00Z is not of 2026-11-19 to 2026-11-21T12:10:00Z",
+    ),
+    "a run of no day": (lambda r: everywhere(r, date="2026-11-31"), "date: Value error, day "),
     "a run of long ago": (lambda r: everywhere(r, date="1970-01-01T00:00:00Z"), "is not of 2026-"),
     "a run before the last": (
         lambda r: everywhere(r, date="2026-11-19T00:00:00Z"),
@@ -829,6 +834,30 @@ def test_what_forgeries_are_made_of_is_taken(
 ) -> None:
     hub = copied(honest[0].folder, tmp_path / "hub")
     assert take(hub, pack(tmp_path / "artifact", honest[1])) == 0
+
+
+def test_an_artifact_is_taken_whole_or_not_at_all(
+    honest: tuple[Hub, list[Result]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Six of eighteen rows stood in the results when one could not be written."""
+    hub, written = copied(honest[0].folder, tmp_path / "hub"), record.to_line
+
+    def to_line(row: Result) -> str:
+        return written(row) if row.config != "hdim256_seq16k" else "\ud800".encode().decode()
+
+    artifact, before = pack(tmp_path / "artifact", honest[1]), files(hub.trusted / "results")
+    monkeypatch.setattr(record, "to_line", to_line)
+    assert take(hub, artifact) == 1
+    assert "refused: 'utf-8' codec" in capsys.readouterr().out
+    assert files(hub.trusted / "results") == before
+
+
+def files(folder: Path) -> dict[Path, bytes]:
+    """Every file and what it holds."""
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def test_a_failed_row_with_figures_is_no_record(

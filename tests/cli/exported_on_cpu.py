@@ -114,50 +114,6 @@ def compiled_without_the_dispatcher():
         assert not [text for text in code + inference if f"{called}.default(" in text], name
 
 
-def compiled_into_planned_memory():
-    """A forward that takes `out` is given inductor's buffers, which are used again."""
-    from torch._inductor import config
-    from torch._inductor.utils import run_and_get_code
-
-    name, judged = f"torch.ops.{sys.argv[1]}.inference_", PACKAGE.ops.judged
-    function, given = judged.function, []
-
-    def forward(q, k, v, causal, sm_scale, out=None):
-        o = function("forward")(q, k, v, causal, sm_scale)
-        given.append(out is not None)
-        return o if out is None else out.copy_(o)
-
-    def thrice(q, k, v):
-        for _ in range(3):
-            q = PACKAGE.attention(q, k, v)
-        return q
-
-    judged.function = lambda name: forward if name == "forward" else function(name)
-    PACKAGE.compiled._told.add(OPS.inference.default)  # by what follows
-    PACKAGE.compiled._lower(OPS.inference.default, f"{name}function", f"{name}into")
-    for strided in (False, True):
-        torch._dynamo.reset()
-        tensors = draw(strided=strided)
-        with torch.no_grad(), config.patch(force_disable_caches=True):
-            wanted = thrice(*tensors)
-            given.clear()
-            found, (code,) = run_and_get_code(torch.compile(thrice, fullgraph=True), *tensors)
-        near([found], [wanted.double()])
-        assert found.stride() == wanted.stride()
-        assert (given, code.count(f"{name}into(")) == ([True] * 3, 3), code
-        assert "# reuse" in code, code
-    before = OPS.inference_into, PACKAGE.ops.STRIDED
-    assert before == (PACKAGE.ops._inference_into, False), "copies are made before each call"
-    PACKAGE.ops.STRIDED = True
-    found = torch.empty_like(tensors[0])
-    OPS.inference_into(*tensors, True, SHAPE[-1] ** -0.5, out=found)
-    near([found], reference(*tensors, tensors[0]))
-    assert OPS.inference_into is forward, "from now on called itself"
-    OPS.inference_into, PACKAGE.ops.STRIDED = before
-    PACKAGE.compiled._lower(OPS.inference.default, f"{name}function", None)
-    judged.function = function
-
-
 def checkpointed():
     def call(q, k, v):
         return checkpoint(PACKAGE.attention, q, k, v, use_reentrant=False)
@@ -381,7 +337,7 @@ def in_transformers():
 
 CHECKS = [
     *(opchecks, gradients, compiled, compiled_without_the_dispatcher),
-    *(compiled_into_planned_memory, checkpointed, autocast, scale_and_mask, misaligned),
+    *(checkpointed, autocast, scale_and_mask, misaligned),
     *(
         second_derivative,
         strided,

@@ -20,7 +20,7 @@ from harness.cli.results import explain
 from harness.errors import WireError
 from harness.process import wire
 from harness.process.sandbox import enter
-from harness.process.sandbox.removal import remove_tree
+from harness.process.sandbox.folders import remove_tree
 from harness.schema import Case, Entrant, Kind, Limits
 from harness.worker.cuda import promises
 from harness.worker.cuda.nvrtc import CudaSourceError
@@ -164,8 +164,12 @@ def told(*messages: dict[str, Any]) -> Any:
 def test_what_it_tells_is_typed() -> None:
     (found,) = told({"op": "kernel", "kernel": {**KERNEL, "name": "f\x1b[31m"}}, {"op": "done"})
     assert found.name == "f"
-    numbers = ({"registers": -1}, {"spill_load_bytes": 10**4299}, {"occupancy_pct": math.inf})
-    for wrong in ({"registers": "many"}, {"name": None}, {"notes": [[]]}, *numbers):
+    huge = [{key: number} for key, told in KERNEL.items() if told == 0 for number in (10**12, -1)]
+    more = [{"smem_dynamic_bytes": 1 << 40}, {"threads": -1}, {"promises": {"registers": 1 << 40}}]
+    for wrong in (
+        *({"registers": "many"}, {"name": None}, {"notes": [[]]}, {"occupancy_pct": math.inf}),
+        *({"registers": 10**4299}, *huge, *more),
+    ):
         with pytest.raises(WireError):
             told({"op": "kernel", "kernel": {**KERNEL, **wrong}}, {"op": "done"})
     for nothing in ({}, {"op": "kernel"}, {"op": "kernel", "kernel": []}):
@@ -175,14 +179,11 @@ def test_what_it_tells_is_typed() -> None:
         told()
     with pytest.raises(CudaSourceError, match="no compiler"):
         told({"op": "failed", "status": "UNAVAILABLE", "message": "no compiler"})
-    with pytest.raises(CudaSourceError) as caught:
-        told(
-            {"op": "failed", "status": "COMPILE_ERROR", "message": "bad", "file": "k", "line": "3"}
-        )
-    assert (caught.value.file, caught.value.line) == ("k", 0)
-    with pytest.raises(CudaSourceError) as caught:
-        told({"op": "failed", "message": "bad", "line": 10**4299})
-    assert caught.value.line == 0
+    for line in ("3", -1, 10**4299):
+        failed = {"op": "failed", "status": "COMPILE_ERROR", "message": "bad", "file": "k"}
+        with pytest.raises(CudaSourceError) as caught:
+            told({**failed, "line": line})
+        assert (caught.value.file, caught.value.line) == ("k", 0)
 
 
 def test_it_cannot_tell_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -248,22 +249,6 @@ def test_a_hostile_note_or_binary_is_as_good_as_none(
     assert found["k3"] == explain.Resources("k3", 5, 2, 4, 0)
 
 
-def test_a_binary_whose_names_tell_endless_numbers_or_text_is_read_to_an_end(
-    cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """cuobjdump prints a symbol's name as it stands, once for each section that has it."""
-    long = f"echo 'Function x: REG:{'9' * 5000} STACK:1 SHARED:1 LOCAL:1'\n"
-    tool = Path(explain._cuobjdump())
-    tool.write_text(TOOL.format(secret="/dev/null") + long + "yes 'a name' | head -c 90000000\n")
-    (cache / "a.cubin").write_bytes(b"abc")
-    (cache / "b.cubin").write_bytes(b"abcd")
-    told: list[str] = []
-    usage = explain._usage
-    monkeypatch.setattr(explain, "_usage", lambda *asked: told.extend(usage(*asked)) or told)
-    assert [one.kernel for one in told_explain(cache)] == ["k3", "k4"]
-    assert sum(map(len, told)) < 1 << 20
-
-
 def test_folders_in_one_another_have_no_end(cache: Path) -> None:
     (cache / "a.cubin").write_bytes(b"abc")
     here = os.open(cache, os.O_RDONLY)
@@ -275,6 +260,37 @@ def test_folders_in_one_another_have_no_end(cache: Path) -> None:
     os.close(here)
     assert told_explain(cache) == [explain.Resources("k3", 5, 2, 4, 0)]
     remove_tree(cache)  # pytest's own way does not come back from there
+
+
+def test_a_number_without_end_is_no_line_of_the_tool(cache: Path) -> None:
+    tool = cache.parents[2] / "tools" / "cuobjdump"
+    tool.write_text(f"""#!/bin/sh
+echo "Function a:"
+echo " REG:{"9" * 5000} STACK:1 SHARED:1 LOCAL:1"
+echo "Function b:"
+echo " REG:1 STACK:1 SHARED:1 LOCAL:{"9" * 5000}"
+{TOOL.partition("cat")[0].partition(chr(10))[2]}""")
+    (cache / "a.cubin").write_bytes(b"abc")
+    assert told_explain(cache) == [explain.Resources("k3", 5, 2, 4, 0)]
+
+
+def test_of_what_the_tool_says_of_a_binary_no_more_than_some_is_kept(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool = cache.parents[2] / "tools" / "cuobjdump"
+    endless = """\
+#!/bin/sh
+if [ "$(wc -c < "$2")" = 4 ]; then head -c 20000000 /dev/zero | tr '\\0' x | tee /dev/stderr; fi
+"""
+    tool.write_text(endless + TOOL.partition("\n")[2].replace("{secret}", "/nowhere"))
+    (cache / "a.cubin").write_bytes(b"long")
+    (cache / "b.cubin").write_bytes(b"abc")
+    kept = []
+    monkeypatch.setattr(
+        explain, "_usage", lambda *a, usage=explain._usage: kept.extend(usage(*a)) or kept
+    )
+    assert told_explain(cache) == [explain.Resources("k3", 5, 2, 4, 0)]
+    assert sum(map(len, kept)) < 1 << 20
 
 
 def test_the_tool_reads_a_copy_behind_walls(cache: Path) -> None:

@@ -156,10 +156,7 @@ def test_parameters_of_the_judged_function_are_told(pair: Path, tmp_path: Path) 
     assert call(tmp_path / "out", "cuda_hopper", "--results", results) == 0
     hopper = json.loads((tmp_path / "out/attnboard_cuda_hopper/evidence.json").read_text())
     told = json.loads((pair / PACKAGE / "evidence.json").read_text())
-    found = [
-        each["forward"][key] for each in (told, hopper) for key in ("returns_lse", "takes_out")
-    ]
-    assert found == [True, False, True, True]
+    assert [each["forward"]["returns_lse"] for each in (told, hopper)] == [True, True]
     claimed = entrant_of("cuda_hopper").manifest.claims
     said = hopper["forward"]["claims"]
     assert (claimed.gqa, claimed.packed, said["gqa"], said["packed"]) == (True, True, False, False)
@@ -375,9 +372,8 @@ def test_pip_fetches_nothing_that_its_author_alone_has_chosen(tmp_path: Path) ->
 
 NAMES = [
     *("opchecks", "gradients", "compiled", "compiled_without_the_dispatcher"),
-    *("compiled_into_planned_memory", "checkpointed", "autocast", "scale_and_mask"),
-    *("misaligned", "second_derivative", "strided", "fallback", "grouped_heads_and_longer_keys"),
-    *("causal_ends_with_the_last_key", "sdpa_slot"),
+    *("checkpointed", "autocast", "scale_and_mask", "misaligned", "second_derivative", "strided"),
+    *("fallback", "grouped_heads_and_longer_keys", "causal_ends_with_the_last_key", "sdpa_slot"),
 ]
 
 
@@ -395,6 +391,33 @@ def test_the_pair_under_the_interpreter(pair: Path, check: str) -> None:
     found = outcomes(pair, *NAMES)
     assert list(found) == NAMES
     assert not found[check], found[check]
+
+
+OWN_ANSWER = """\
+import torch
+
+def custom_attention_forward(q, k, v, causal=True, sm_scale=None, *, out=None):
+    if out is not None:  # no judge gives it
+        return out.fill_(7.0)
+    attend = torch.nn.functional.scaled_dot_product_attention
+    return attend(q, k, v, is_causal=causal, scale=sm_scale)
+"""
+
+
+def test_a_compiler_calls_the_forward_as_the_judge_does(tmp_path: Path) -> None:
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "submission.py").write_text(OWN_ANSWER)
+    (tmp_path / "own" / "manifest.yaml").write_text(
+        "name: own\nauthor: a\ndescription: d\nlanguage: triton\nlicense: Apache-2.0\n"
+        "claims: {headdims: [32]}\n"
+    )
+    results = judged(tmp_path / "results")
+    words = (tmp_path / "own", "--unjudged", "--results", results)
+    assert call(tmp_path / "out", *words) == 0
+    check = ("attnboard_own", "compiled_without_the_dispatcher")
+    done = python(tmp_path / "out", CHECKS, *check, TRITON_INTERPRET="1")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1]) == {check[1]: ""}
 
 
 def test_in_transformers(pair: Path) -> None:

@@ -83,6 +83,36 @@ def test_whose_baseline_s_row_is_gone_is_not_called_clean(
     assert len(json.loads(capsys.readouterr().out)["not_made_again"]) == 1
 
 
+def test_a_row_without_a_speed_up_is_no_contradiction(
+    tmp_path: Path, lines: list[Result], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its headline failed a check: nobody of its run is so many times as fast."""
+    bare = [line.model_copy(update={"speedup": None}) for line in lines if line.entry == "mine"]
+    write(tmp_path, bare)
+    assert call(verify, "verify", tmp_path, "mine", "--audit-only") == 0
+    told = Slack(burst_pct=0.1, mean_pct=0.1, pace="sdpa_cudnn")
+    write(tmp_path, [line.model_copy(update={"slack": told, "run": "r9"}) for line in bare])
+    assert call(verify, "verify", tmp_path, "mine@r9", "--audit-only") == Exit.UNAVAILABLE
+    assert "no row of sdpa_cudnn stands beside it" in capsys.readouterr().out
+
+
+def test_whose_bursts_were_all_late_has_no_time(
+    tmp_path: Path, lines: list[Result], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Beside a pace the clocks say so; alone it, or who stands beside it, ended the audit."""
+    at = next(i for i, r in enumerate(lines) if r.entry == "mine")
+    late = tuple(each.model_copy(update={"late": True}) for each in lines[at].samples)
+    gone = lines[at].speedup.model_copy(update={"against": "gone"})
+    alone = lines[at].model_copy(update={"speedup": gone})
+    broken = alone.model_copy(update={"samples": late})
+    for row, ends in ((broken, Exit.SUBMISSION_FAILED), (alone, Exit.UNAVAILABLE)):
+        folder = tmp_path / ends.name
+        path = write(folder, [row, broken.model_copy(update={"entry": "mate"})])
+        assert call(verify, "verify", folder, f"{path}:1", "--audit-only") == ends
+        said = "it says PASSED and is HARNESS_ERROR: no sample was taken in time"
+        assert (said in capsys.readouterr().out) is (row is broken)
+
+
 @pytest.mark.parametrize(
     ("changes", "fault"),
     [

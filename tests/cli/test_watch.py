@@ -13,7 +13,7 @@ from harness.cli.main import parse_args
 from harness.cli.watch import Watch
 from harness.errors import Exit, SubmissionError, UsageError
 from harness.process import prestart
-from harness.process.sandbox.removal import remove_tree
+from harness.process.sandbox.folders import remove_tree
 
 LAUNCH = "kernels: []\n"
 

@@ -23,8 +23,8 @@ from harness.engine.guards.resource_watch import ResourceWatch
 from harness.engine.processes.judge_client import JudgeFailed
 from harness.errors import HarnessError
 from harness.process.messages import BurstReport
-from harness.process.sandbox import enter, usage
-from harness.process.sandbox.usage import DISK_FILES
+from harness.process.sandbox import enter, folders, usage
+from harness.process.sandbox.folders import DISK_FILES
 from harness.schema import Case, Kind, Limits, Manifest, Status
 from tests.engine import factory
 from tests.engine.factory import worker
@@ -213,7 +213,7 @@ def test_each_limit(
     disk: tuple[int, int], status: Status | None, said: str,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(usage, "host_bytes", lambda *_: host)
-    monkeypatch.setattr(usage, "counted", lambda *_: (*disk, True))
+    monkeypatch.setattr(folders, "counted", lambda *_: (*disk, True))
     someone = watched(tmp_path)
     made, theirs = watch([someone], on_device), child(tmp_path)
     found = made.excess(someone, theirs, on_device) or made.hoard(someone, theirs)
@@ -459,17 +459,15 @@ def test_a_long_look_at_files_leaves_the_interpreter_to_others_for_longer(
     """Who keeps 98,000 files open made locks of others take 40 ms, which is more than they may."""
     looks = list[tuple[float, float]]()
 
-    def kept(pids: object) -> tuple[int, int]:
+    def hoard(*_: object) -> None:
         begun_s, took_s = time.monotonic(), time.thread_time() + 0.02
         while time.thread_time() < took_s:
             pass
         looks.append((begun_s, time.monotonic()))
-        return 0, 0
 
     monkeypatch.setattr(resource_watch, "PERIOD_S", 0.001)
-    monkeypatch.setattr(usage, "kept", kept)
-    monkeypatch.setattr(usage, "host_bytes", lambda *_: 0)
     thread = watch([watched(tmp_path, child=child(tmp_path))], {})
+    monkeypatch.setattr(thread, "hoard", hoard)
     thread.start()
     while len(looks) < 3 and thread.is_alive():
         time.sleep(0.001)

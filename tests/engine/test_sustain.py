@@ -56,7 +56,11 @@ class Bench:
         self.watts = watts
         self.state: Any = SimpleNamespace(
             suite=Suite(name="s", cases=(CASE,), sustained_s=2),
-            workers={n: SimpleNamespace(entrant=SimpleNamespace(kind=k)) for n, k in kinds.items()},
+            workers={
+                n: MagicMock(entrant=SimpleNamespace(name=n, kind=k)) for n, k in kinds.items()
+            },
+            done=set(),
+            clean_up=None,
             roles=SimpleNamespace(null="null"),
             hidden=frozenset({"hidden"}),
             judge=SimpleNamespace(shares_memory=True),
@@ -180,17 +184,22 @@ def test_a_stretch_that_fails_is_told_and_the_bursts_stay(bench: Bench, status: 
     assert any("mine: no lasting time on c" in note and "as it was" in note for note in bench.notes)
 
 
-@pytest.mark.parametrize(
-    "figures", [{"calls_ms": (0.0,)}, {"calls_ms": (0.55,), "latency_ms": 0.0}]
-)
-def test_figures_that_no_row_can_hold_cost_their_sender_the_stretch_and_nobody_a_run(
-    bench: Bench, figures: dict[str, Any]
+def test_a_report_that_no_row_can_hold_is_its_senders_fault(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bench.reply = GOOD.model_copy(update=figures)
-    found = bench.sustained()
-    assert (found.status, found.latency_ms) == (Status.BROKE_THE_RUN, None)
-    assert bench.record("mine", CASE).status is None
-    assert bench.record("other", CASE).sustained is not None
+    later = CASE.model_copy(update={"name": "later"})
+    bench.state.suite = bench.state.suite.model_copy(update={"cases": (CASE, later)})
+    bench.record("mine", later).samples = []
+    broken = GOOD.model_copy(update={"calls_ms": (0.0,)})
+    told = lambda state, name, *_: broken if name == "mine" else GOOD  # noqa: E731
+    monkeypatch.setattr(module, "run_burst", told)
+    assert bench.sustained().status is Status.BROKE_THE_RUN
+    assert bench.record("mine", CASE).status is None, "its bursts stay"
+    assert bench.record("mine", later).status is Status.BROKE_THE_RUN
+    assert bench.state.workers["mine"].leave.called
+    for rival in ("other", "cudnn"):
+        assert bench.record(rival, CASE).sustained.status is Status.PASSED  # type: ignore[union-attr]
+        assert bench.record(rival, CASE).status is None
 
 
 def test_who_counts_by_leaps_has_no_time_and_what_was_seen_is_recorded(bench: Bench) -> None:

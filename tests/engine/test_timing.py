@@ -223,6 +223,20 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
     return Bench(monkeypatch)
 
 
+def test_a_report_that_no_row_can_hold_is_its_senders_fault(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def endless(state: State, name: str, *_: object, **__: object) -> BurstReport:
+        reply = bench.run_burst(state, name)
+        return reply.model_copy(update={"rest_ms": 2e7}) if name == "mine" else reply
+
+    monkeypatch.setattr(timing, "run_burst", endless)
+    bench.run(0)
+    bench.run(1)
+    assert bench.state.record("mine", CASE).status is Status.BROKE_THE_RUN
+    assert bench.blocks_of("base") == [0, 1]
+
+
 @pytest.mark.parametrize("call_ms", [0.0, 5e-324, 0.9 * LEAST_MS])
 def test_a_call_that_no_clock_could_tell_from_none_took_no_time(
     bench: Bench, call_ms: float

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from harness.board import record
 from harness.measure import audit
-from harness.measure.audit import IDLE, Asked, audited, doubts, of_record
+from harness.measure.audit import IDLE, Asked, audited, doubts, not_made_again, of_record
 from harness.measure.evenness import lasting
 from harness.measure.verdict import Evidence, asked_facts, conclude_case, trusted_of
 from harness.problems import get_problem
@@ -96,8 +96,11 @@ def stretched(call_ms: float) -> Sustained:
     return lasting(told, FORWARD.flops(CASE), 0.0)
 
 
-def true_rows() -> dict[str, Result]:
-    """What a run writes of four entrants, one of whom crashed in its third block."""
+def true_rows(long: float = 1.0) -> dict[str, Result]:
+    """What a run writes of four entrants, one of whom crashed in its third block.
+
+    Two of them tell one burst `long` times as long as it was.
+    """
     rng = random.Random(3)
     evidence = {
         name: Evidence(
@@ -107,6 +110,10 @@ def true_rows() -> dict[str, Result]:
         )
         for name, ms in (("base", 0.66), ("library", 0.8), ("mine", 0.5), ("crashed", 0.55))
     }  # fmt: skip
+    for name in ("mine", "crashed"):
+        bursts = evidence[name].samples
+        calls = tuple(long * each for each in bursts[7].calls_ms)
+        bursts[7] = bursts[7].model_copy(update={"calls_ms": calls})
     evidence["mine"].likeness = {"flash": 0.71}
     evidence["crashed"].fail(Status.CRASHED, "signal 11", mismatch())
     evidence["crashed"].told = (hashlib.sha256(b"\1").hexdigest(), "01")
@@ -139,6 +146,65 @@ def test_what_a_run_writes_is_taken_as_it_is() -> None:
     ]
 
 
+def rows_of(*failed: str) -> dict[str, Result]:
+    """What a run writes where those of `failed` miss a check: they are not timed."""
+    evidence = {n: _kept(row) for n, row in TRUE.items() if n != "crashed"}
+    for name in failed:
+        evidence[name] = Evidence(ENTRANTS[name], CASE, worst=EXACT, version="torch 2.11")
+        evidence[name].fail(Status.INCORRECT, "max diff 1 (normal)", mismatch())
+        evidence[name].told = (hashlib.sha256(b"\1").hexdigest(), "01")
+    first = TRUE["mine"]
+    facts = replace(FACTS.for_case(first.secret_commitment, SECRET), run=first.run, date=first.date)
+    around = (first.null_gaps_ms, first.telemetry)
+    told = conclude_case(evidence, facts, "base", trusted_of(evidence, "base"), *around)
+    return {row.entry: row for row in told}
+
+
+WHO = ("base", "library", "mine")
+UNPACED = "its times were not held against the judge's clock"
+FAILED = [f for many in range(1, 4) for f in itertools.combinations(WHO, many)]
+
+
+@pytest.mark.parametrize("failed", FAILED, ids="+".join)
+def test_whoever_misses_a_check_the_run_s_rows_are_taken_as_they_are(
+    failed: tuple[str, ...],
+) -> None:
+    """They tell the checks' secret, which opens nothing of what the others were timed on."""
+    told = rows_of(*failed)
+    again, faults = audited(told, ASKED, SUITE)
+    paced = {"base", "library"} - {*failed} or "mine" in failed
+    assert faults == ([] if paced else [("mine", UNPACED)])
+    assert again == told
+    assert (told["mine"].speedup is None) is bool({"base", "mine"} & {*failed})
+
+
+@pytest.mark.parametrize("failed", FAILED, ids="+".join)
+def test_a_record_without_a_speed_up_contradicts_nothing(failed: tuple[str, ...]) -> None:
+    """Its headline failed: the row was held against a speed-up over itself."""
+    told = rows_of(*failed)
+    for name, row in told.items():
+        assert of_record(row, told) == []
+        assert not_made_again(row, told) == ""
+        changed = [{"slack": None}, {"slack": Slack(burst_pct=0.0, mean_pct=0.0)}]
+        changed += [{"latency_ms": 0.4}, {"drift_pct": 77.0}, {"speedup": TRUE["mine"].speedup}]
+        for forged in changed if row.status is Status.PASSED else ():
+            if {*forged.items()} - {(key, getattr(row, key)) for key in forged}:
+                assert of_record(row.model_copy(update=forged), told), (name, forged)
+    alone = told["mine"]
+    if alone.slack and alone.slack.pace:
+        why = "its speed-up, slack, drift and peak: no row of"
+        assert not_made_again(alone, {}).startswith(why)
+        assert of_record(alone, {}) == []
+
+
+def test_a_speed_up_is_not_left_out_where_others_name_the_headline() -> None:
+    for name in ("library", "mine"):
+        bare = TRUE[name].model_copy(update={"speedup": None})
+        assert "speedup is None" in of_record(bare, TRUE)[0]
+        said = [*of_record(bare, {}), not_made_again(bare, {})]
+        assert any(said), "its own row says nothing of whom it was beside"
+
+
 # --------------------------------------------------------------------------- every leaf
 
 #: What was measured or seen and follows from nothing else in the case. Every other leaf is made
@@ -167,6 +233,16 @@ SEEN_FAILING = {
 }
 
 Path_ = tuple[Any, ...]
+
+
+@pytest.mark.parametrize("long", [1.25, 1e6])
+def test_a_burst_told_longer_than_the_judge_waited_is_none_that_a_run_keeps(long: float) -> None:
+    """It ends its sender there (tests/engine/test_timing.py): a verdict, after which nobody draws anew."""
+    rows = true_rows(long)
+    assert rows["mine"].samples[7].overtold
+    _, faults = audited(rows, ASKED, SUITE)
+    assert {why for _, why in faults} == {"its events took longer than the judge's clock"}
+    assert {name for name, _ in faults} == {"mine", "crashed"}
 
 
 def leaves(value: Any, path: Path_ = ()) -> Iterator[Path_]:
@@ -404,15 +480,6 @@ def test_a_record_from_before_gaps_and_paces_were_told_is_made_again_too(
     }
     assert of_record(old["mine"], old) == []
     assert of_record(old["mine"].model_copy(update=forged), old)
-
-
-def test_a_record_of_which_no_row_can_be_made_contradicts_itself() -> None:
-    """All of its samples late, and whom it was held against not there: `verify` ended in a traceback."""
-    row, against = TRUE["mine"], TRUE["mine"].speedup.model_copy(update={"against": "gone"})
-    late = tuple(each.model_copy(update={"late": True}) for each in row.samples)
-    forged = row.model_copy(update={"samples": late, "speedup": against})
-    (why,) = of_record(forged, {"mine": forged})
-    assert why.startswith("no row can be made of it")
 
 
 @pytest.mark.parametrize("figure", ["max_diff", "rel_l2", "worst_row"])

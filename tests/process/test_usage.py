@@ -23,7 +23,6 @@ import pytest
 
 from harness.process import process_tree
 from harness.process.sandbox import enter, usage
-from harness.process.sandbox.removal import remove_tree
 
 MIB = 1 << 20
 
@@ -57,24 +56,6 @@ def test_huge_pages_and_swap_are_memory_too(monkeypatch: pytest.MonkeyPatch) -> 
     assert usage.resident_bytes(7) == (5 + 2048 + 300) << 10
     assert usage.fair_bytes(7) == (4 + 200 + 2048 + 4096) << 10
     assert usage.fair_bytes(7, shared=False) == usage.fair_bytes(7) - (1 << 10)
-
-
-def test_a_folder_that_is_renamed_while_it_is_counted_is_counted_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "moves").mkdir()
-    (tmp_path / "moves" / "hoard").write_bytes(bytes(MIB))
-    disk, scandir = usage.Disk(tmp_path), os.scandir
-
-    def late(path: str) -> object:
-        return scandir(f"{path}-was") if path.endswith("moves") else scandir(path)
-
-    with monkeypatch.context() as during:
-        during.setattr(os, "scandir", late)
-        disk.look(1 << 40, 100)
-    assert disk.bytes < MIB
-    disk.look(1 << 40, 100)
-    assert disk.bytes >= MIB
 
 
 ENDS_ITS_FIRST_THREAD = """
@@ -558,125 +539,3 @@ def test_who_runs_what_it_may_not_read_is_not_counted_but_ended() -> None:
         command = [sys.executable, "-c", RUNS_WHAT_IT_MAY_NOT_READ, str(program)]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.stdout.split("\n")[0] == "(False, False) (True, False)", done.stderr
-
-
-def test_a_folder_is_counted_with_all_below_it(tmp_path: Path) -> None:
-    (tmp_path / "a" / "b").mkdir(parents=True)
-    (tmp_path / "a" / "b" / "file").write_bytes(b"x" * MIB)
-    (tmp_path / "outside").symlink_to("/usr")
-    size, files, _ = usage.counted(tmp_path, 1 << 40, 1000)
-    assert MIB <= size < 2 * MIB
-    assert files == 4
-
-
-def test_counting_stops_where_it_is_too_much(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for number in range(20):
-        (tmp_path / str(number)).mkdir()
-        (tmp_path / str(number) / "file").touch()
-    assert 3 < usage.counted(tmp_path, 1 << 40, 3)[1] <= 21
-    monkeypatch.setattr(usage, "LISTED_S", 0.0)
-    assert usage.counted(tmp_path, 1 << 40, 100)[0] == usage.UNCOUNTED
-
-
-def test_what_no_path_reaches_counts_as_too_much(tmp_path: Path) -> None:
-    folder = tmp_path
-    for _ in range(25):
-        fd = os.open(folder, os.O_DIRECTORY)
-        os.mkdir("d" * 200, dir_fd=fd)
-        folder = Path(f"/proc/self/fd/{os.open('d' * 200, os.O_DIRECTORY, dir_fd=fd)}")
-    assert usage.counted(tmp_path, 1 << 40, 1000)[0] == usage.UNCOUNTED
-    assert remove_tree(tmp_path)
-
-
-def test_a_folder_that_is_not_to_be_listed_counts_as_too_much(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "shut").mkdir()
-    real = os.scandir
-
-    def scandir(path: str) -> object:
-        if path.endswith("shut"):
-            raise PermissionError(13, "Permission denied")
-        return real(path)
-
-    monkeypatch.setattr(usage.os, "scandir", scandir)
-    assert usage.counted(tmp_path, 1 << 40, 1000)[0] == usage.UNCOUNTED
-
-
-def test_a_file_that_goes_while_it_is_counted_hides_nobody_behind_it(tmp_path: Path) -> None:
-    class Gone:
-        path, name = str(tmp_path / "gone"), "gone"
-
-        def stat(self, **_: object) -> object:
-            raise FileNotFoundError(2, "No such file or directory")
-
-        def is_dir(self, **_: object) -> bool:
-            return False
-
-    (tmp_path / "hoard").write_bytes(b"x" * MIB)
-    real = os.scandir
-
-    @contextlib.contextmanager
-    def scandir(path: str) -> Iterator[list[object]]:
-        with real(path) as entries:
-            yield [Gone(), *entries]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(usage.os, "scandir", scandir)
-        assert usage.counted(tmp_path, 1 << 40, 1000)[0] >= MIB
-
-
-def test_a_disk_that_was_full_for_a_moment_is_counted_when_it_fills_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    free = list(os.statvfs(tmp_path))
-    start, block = free[3], free[1]
-    counted = []
-    real = usage.counted
-    monkeypatch.setattr(usage, "counted", lambda *a: counted.append(1) or real(*a))
-    disk = usage.Disk(tmp_path)
-    for used, looks in ((0, 1), (800 * MIB, 2), (0, 2), (600 * MIB, 3)):
-        free[3] = start - used // block
-        monkeypatch.setattr(usage.os, "statvfs", lambda _: os.statvfs_result(free))
-        disk.look(1 << 40, 1000)
-        assert len(counted) == looks
-
-
-def test_a_folder_full_of_hard_links_is_counted_in_a_while(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """233,068 of them took no inode and 16 MiB of folders: their disk had not filled up."""
-    now_s, there = [1000.0], os.statvfs(tmp_path)
-    monkeypatch.setattr(usage.os, "statvfs", lambda _: there)
-    monkeypatch.setattr(usage.time, "monotonic", lambda: now_s[0])
-    disk = usage.Disk(tmp_path)
-    (tmp_path / "file").touch()
-    disk.look(1 << 40, 1000)
-    for number in range(20):
-        (tmp_path / str(number)).hardlink_to(tmp_path / "file")
-    now_s[0] += usage.LOOK_AGAIN_S
-    disk.look(1 << 40, 1000)
-    assert disk.files == 1
-    now_s[0] += 1
-    disk.look(1 << 40, 1000)
-    assert disk.files == 21
-
-
-def test_a_disk_is_counted_again_when_it_has_filled_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    disk = usage.Disk(tmp_path)
-    disk.look(1 << 40, 1000)
-    counts = []
-    real = usage.counted
-    monkeypatch.setattr(usage, "counted", lambda *a: counts.append(1) or real(*a))
-    free = os.statvfs(tmp_path)
-    for grown, looked in ((0, 0), (usage.LOOK_AGAIN_BYTES // 2, 0), (usage.LOOK_AGAIN_BYTES, 1)):
-        left = list(free)
-        left[3] -= grown // free.f_frsize
-        monkeypatch.setattr(usage.os, "statvfs", lambda _, left=left: os.statvfs_result(left))
-        disk._free = (free.f_bfree * free.f_frsize, free.f_ffree)
-        disk.look(1 << 40, 1000)
-        assert len(counts) == looked

@@ -66,6 +66,17 @@ def test_lines_of_a_pragma_add_no_kernel_and_hide_nothing():
         assert parse_ptxas(log, BOTH) == parse_ptxas(LOG, BOTH)
 
 
+def test_a_number_without_end_is_none_of_ptxas():
+    """A pragma's; its sum with another had too many digits to be shown."""
+    forged = LOG.replace(
+        "properties for slow\n", f"properties for slow\n {'9' * 4300} bytes spill stores\n"
+    )
+    assert parse_ptxas(forged, BOTH) == parse_ptxas(LOG, BOTH)
+    long = LOG.replace("Used 168 registers", f"Used {'1' * 5000} registers")
+    assert [each.registers for each in parse_ptxas(long, BOTH)] == [0, 72]
+    assert compile_error(f"k.cu({'1' * 5000}): error: bad\n", "k.cu").line == 0
+
+
 @needs_nvcc
 def test_kernels_are_those_of_the_cubin(tmp_path):
     said = "Compiling entry function '{}' for 'sm_90a'\\nptxas info : Used 1 registers".format
@@ -80,16 +91,6 @@ def test_kernels_are_those_of_the_cubin(tmp_path):
     (found,) = resources.build(tmp_path, "submission.py", None, tmp_path / "cache", ["sm_90a"])
     assert (found.name, found.arch) == ("f", "sm_90a")
     assert found.registers > 1
-
-
-def test_a_number_that_no_compiler_tells_is_none():
-    """A pragma of the source writes lines of its own: the sum of two had more digits than are printed."""
-    forged = "Compiling entry function 'slow' for 'sm_90a'\n{0} bytes spill stores, {0} bytes spill loads\n"
-    slow, _ = parse_ptxas(forged.format("9" * 4300) + LOG, BOTH)
-    assert slow == parse_ptxas(LOG, BOTH)[0]
-    render([slow])
-    failed = compile_error(f"k.cu({'9' * 5000}): error: no\nk.cu(3): error: no\n", "k.cu")
-    assert failed.line == 3
 
 
 def test_a_note_that_names_a_function_stays_there():

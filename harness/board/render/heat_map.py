@@ -1,6 +1,6 @@
 """The cells of a grid as a map, in words, lines and markdown: masks and headdims × lengths."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from harness.board.rank import Board, Row
@@ -81,7 +81,7 @@ def summary(row: Row) -> str:
 
 def text_lines(found: HeatMap, colour: bool = False) -> list[str]:
     """For a terminal: `causal 64   1.11 cudnn  0.97- fa3 …`; a minus: not led."""
-    body = [[name, *(_field(f, colour) for f in fields)] for name, fields in found.lines]
+    body = _body(found, _painted if colour else _plain)
     head = ["", *map(length, found.lengths)]
     widths = [max(len(_bare(row[i])) for row in (head, *body)) for i in range(len(head))]
     return [
@@ -90,8 +90,10 @@ def text_lines(found: HeatMap, colour: bool = False) -> list[str]:
     ]
 
 
-def _field(cells: Sequence[Cell], colour: bool) -> str:
-    return " / ".join(_painted(cell) if colour else _plain(cell) for cell in cells) or "–"
+def _body(found: HeatMap, say: Callable[[Cell], str]) -> list[list[str]]:
+    return [
+        [name, *(" / ".join(map(say, f)) or "–" for f in fields)] for name, fields in found.lines
+    ]
 
 
 def _plain(cell: Cell) -> str:
@@ -112,11 +114,7 @@ def _bare(text: str) -> str:
 
 def markdown_rows(found: HeatMap) -> tuple[list[str], list[list[str]]]:
     """Head and body of a table; bold: not led."""
-    body = []
-    for name, fields in found.lines:
-        cells = [" / ".join(_in_markdown(cell) for cell in field) or "–" for field in fields]
-        body.append([name, *cells])
-    return ["mask, headdim", *map(length, found.lengths)], body
+    return ["mask, headdim", *map(length, found.lengths)], _body(found, _in_markdown)
 
 
 def _in_markdown(cell: Cell) -> str:

@@ -107,7 +107,9 @@ def _section(board: Board, picture: str) -> str:
         if rows:
             lines += [f"### {title}", "", words, "", _main_table(board, rows), ""]
     lines += _ties(board)
-    lines += _repeatable(board)
+    names = [code(row.entry) for row in board.ranked if row.repeatable]
+    if 0 < len(names) < len(board.ranked):  # who gave the same bits twice, where somebody did not
+        lines += [f"Bitwise repeatable on every config: {', '.join(names)}.", ""]
     lines += _hidden(board)
     for one in heat_map.maps(board):
         head, body = heat_map.markdown_rows(one)
@@ -157,16 +159,8 @@ def _main_table(board: Board, rows: Sequence[Row]) -> str:
     return table(head, body, right={0, *range(5, wide)})
 
 
-def _repeatable(board: Board) -> list[str]:
-    """Who gave the same bits twice on every config, where somebody did not."""
-    names = [code(row.entry) for row in board.ranked if row.repeatable]
-    line = f"Bitwise repeatable on every config: {', '.join(names)}."
-    return [line, ""] if 0 < len(names) < len(board.ranked) else []
-
-
 def _over_best(row: Row) -> list[str]:
-    worst = row.grid.worst
-    if worst is None:
+    if (worst := row.grid.worst) is None:
         return ["–"] * 3
     where = f"{worst.ratio.value:.3f}×, {safe(worst.result.config)}"
     return [times(row.grid.over_best), where, f"{row.grid.led} of {row.grid.of}"]
@@ -174,8 +168,7 @@ def _over_best(row: Row) -> list[str]:
 
 def _hidden(board: Board) -> list[str]:
     """Hidden shapes of every row that met some, and whose official ones are faster than those."""
-    rows = [row for row in board.rows if row.hidden]
-    if not rows:
+    if not (rows := [row for row in board.rows if row.hidden]):
         return []
     names = sorted({r.config for row in rows for r in row.hidden}, key=lambda n: (len(n), n))
     body = []
@@ -230,8 +223,7 @@ def _ties(board: Board) -> list[str]:
         for better, worse in itertools.pairwise(group):
             if better.rank != worse.rank:
                 continue
-            found = direct(better, worse, board.configs)
-            if found is None:
+            if (found := direct(better, worse, board.configs)) is None:
                 kinds = {row.entry: row.pick.kind for row in (better, worse)}
                 more = "were not run side by side for these rows; run them together to tell them "
                 more += f"apart: `{side_by_side(kinds, board.suite)}`"
@@ -278,8 +270,7 @@ def _on(row: Row, config: str) -> Result:
 
 def _reported(board: Board) -> list[str]:
     """What others report of this very problem and these very shapes; nothing if nobody does."""
-    found = beside(board)
-    if not found:
+    if not (found := beside(board)):
         return []
     configs = [c for c in board.configs if any(c in figures for _, figures in found)]
     body = [

@@ -28,8 +28,7 @@ def lasting(result: Result) -> Sustained | None:
 
 def lasting_words(result: Result) -> str:
     """`500.2 TFLOP/s, 1.098 ms, 1597 MHz, 666 W, 1.33 pJ/FLOP`; or why not; or nothing."""
-    found = result.sustained
-    if found is None:
+    if (found := result.sustained) is None:
         return ""
     if found.status is not Status.PASSED:
         return sanitize(f"no lasting time: {found.status.value} ({found.reason})")
@@ -118,8 +117,7 @@ class Notes:
         found = list(stats.findings(own).values())
         if result.held in UNHELD and result.scored:
             found.insert(0, UNHELD[result.held])
-        late = sum(sample.late for sample in result.samples)
-        if late:
+        if late := sum(sample.late for sample in result.samples):
             found.append(f"{late} disturbed bursts not scored")
         if result.deterministic is False:
             found.append("not bitwise repeatable: the same inputs gave other bits")
@@ -150,8 +148,7 @@ def _telemetry(result: Result) -> list[str]:
     for reason in reasons:
         times = sum(reason in block.throttle for block in result.telemetry)
         found.append(f"clocks held down by {reason} in {times} of {readings} readings")
-    foreign = sum(block.foreign_pids > 0 for block in result.telemetry)
-    if foreign:
+    if foreign := sum(block.foreign_pids > 0 for block in result.telemetry):
         found.append(f"another process on the GPU in {foreign} of {readings} readings")
     return found
 

@@ -56,11 +56,8 @@ class Files:
     home: str | None = ""  # of the checkout or project: `` or `../../`
     docs: bool = True  # whether our docs/ lie there: a project has none
     folders: Mapping[str, str] = field(default_factory=dict)  # entry → its folder in the checkout
-    records: Mapping[tuple[str, str, str], str] = field(default_factory=dict)  # by run, entry, GPU
-
-    def record_of(self, result: Result) -> str:
-        """The file below `results` that holds its line."""
-        return sanitize(self.records.get((result.run, result.entry, result.gpu), ""))
+    #: Files below `results`, by run, entry and GPU of their lines.
+    records: Mapping[tuple[str, str, str], str] = field(default_factory=dict)
 
 
 def render(
@@ -161,6 +158,7 @@ def _config(board: Board, config: str, notes: Notes) -> Json:
 
 def _row(board: Board, row: Row, notes: Notes, files: Files) -> Json:
     first, machine = row.pick, row.pick.machine
+    records = (files.records.get((r.run, r.entry, r.gpu), "") for r in row.results)
     return {
         "entry": row.entry,
         "kind": first.kind.value,
@@ -181,7 +179,7 @@ def _row(board: Board, row: Row, notes: Notes, files: Files) -> Json:
         "source": first.source_sha256,
         "harness": first.harness_commit,
         "run": sanitize(first.run, 80),
-        "records": list(dict.fromkeys(filter(None, map(files.record_of, row.results)))),
+        "records": list(dict.fromkeys(filter(None, map(sanitize, records)))),
         "machine": {
             key: sanitize(str(value)) for key, value in machine.model_dump().items() if value
         },
@@ -194,8 +192,7 @@ def _row(board: Board, row: Row, notes: Notes, files: Files) -> Json:
 
 def _best(row: Row) -> Json | None:
     """Beside the best library of each cell."""
-    worst = row.grid.worst
-    if worst is None:
+    if (worst := row.grid.worst) is None:
         return None
     least = [_short(worst.ratio.value, 8), worst.result.config]
     of = row.grid.of
@@ -203,8 +200,7 @@ def _best(row: Row) -> Json | None:
 
 
 def _next(row: Row) -> str:
-    failed = next((r for r in row.results if r.status is not Status.PASSED), None)
-    if failed:
+    if failed := next((r for r in row.results if r.status is not Status.PASSED), None):
         return next_step(failed)
     return "" if row.speedup else "run it on every config of the suite, beside the baseline"
 
@@ -271,6 +267,4 @@ def _interval(ratio: Interval | None) -> list[float | None] | None:
 
 def _short(value: float | None, digits: int = 6) -> float | None:
     """As many significant digits as the page shows, and two more, so that rounding agrees."""
-    if value is None or not math.isfinite(value):
-        return None
-    return float(f"{value:.{digits}g}")
+    return None if value is None or not math.isfinite(value) else float(f"{value:.{digits}g}")

@@ -139,8 +139,7 @@ def pictures(leaderboard: Leaderboard) -> dict[int, tuple[str, str]]:
 def _svg(board: Board) -> str:
     rows = board.exact[:MOST_ROWS]
     height = TOP + ROW * len(rows) + BOTTOM
-    letters = max(len(_name(row)) for row in rows)
-    start = NAMES_START + LETTER_PX * letters + 14
+    start = NAMES_START + LETTER_PX * max(len(_name(row)) for row in rows) + 14
     ratios = [row.speedup for row in rows if row.speedup]
     singles = [r.speedup.value for row in rows for r in row.results if r.speedup]
     axis = Axis([*ratios, *(Interval(ratio, ratio, ratio) for ratio in singles)], start)
@@ -247,8 +246,7 @@ def _ticks(axis: Axis, height: int) -> list[str]:
             f'<line class="{kind}" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{bottom}"{dash}/>',
             text_at(x, bottom + 18, f"{tick:g}×", "soft small num", "middle"),
         ]
-    legend = (("submission", "submission", 20), ("baseline", "baseline", 116))
-    for name, kind, x in legend:
+    for name, kind, x in (("submission", "submission", 20), ("baseline", "baseline", 116)):
         parts += [
             f'<circle class="{kind}" cx="{x + 5}" cy="{bottom + 26}" r="4.5" stroke="none"/>',
             text_at(x + 16, bottom + 30, name, "soft small"),

@@ -43,10 +43,8 @@ def run(args: argparse.Namespace) -> int:
             rows.append([name, "broken", "", sanitize(error.message, 90)])
             lacking[name] = error.hint
             continue
-        why = obstacle(manifest, machine)
-        if why:
-            installable = missing(manifest.needs)
-            lacking[name] = manifest.install if installable else ""
+        if why := obstacle(manifest, machine):
+            lacking[name] = manifest.install if missing(manifest.needs) else ""
         else:
             ready.setdefault(manifest.problem, []).append(name)
         version = version_of(manifest.version_of) if manifest.version_of else ""

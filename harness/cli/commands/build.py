@@ -33,7 +33,7 @@ from harness.process import wire
 from harness.process.child import Child
 from harness.process.project import base
 from harness.process.sandbox import enter
-from harness.process.sandbox.removal import remove_tree
+from harness.process.sandbox.folders import remove_tree
 from harness.process.text import plain_text
 from harness.schema import Case, Entrant, Kind, Limits, Machine, Suite
 from harness.worker.cuda import resources
@@ -58,8 +58,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """0 if all compiled; 1 if one did not, breaks a promise, or spills and that was forbidden."""
     entrants = find_entrants(args.names, base() / "submissions", Kind.SUBMISSION, None)
-    cuda = [entrant for entrant in entrants if entrant.manifest.language == "cuda"]
-    if not cuda:
+    if not (cuda := [entrant for entrant in entrants if entrant.manifest.language == "cuda"]):
         raise UsageError("nothing to compile: no CUDA submission among these", "python run.py list")
     note_walls()
     made = [one(entrant, args.arch, args.fail_on_spills) for entrant in cuda]
@@ -169,8 +168,7 @@ def _kernels_from(child: Child, deadline: float) -> list[KernelReport]:
     found: list[KernelReport] = []
     while len(found) < MOST_KERNELS:
         message = wire.receive(child.line, max(0.0, deadline - time.monotonic()))
-        op = message.get("op")
-        if op == "done":
+        if (op := message.get("op")) == "done":
             return found
         if op == "failed":
             line = message.get("line")

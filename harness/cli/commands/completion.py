@@ -36,8 +36,7 @@ def script(shell: str) -> str:
 def _flags() -> dict[str, list[str]]:
     from harness.cli import main
 
-    parser = argparse.ArgumentParser()
-    subparsers = parser.add_subparsers()
+    subparsers = argparse.ArgumentParser().add_subparsers()
     main.add_run(subparsers)
     for name in main.COMMANDS:
         main.add_command(subparsers, name, whole=True)

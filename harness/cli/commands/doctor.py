@@ -107,8 +107,7 @@ def packages() -> Iterator[Line]:
     new = sys.version_info >= (3, 10)
     yield _look(new, "python", version, version, "install Python 3.10 or newer", "missing")
     for name, least in NEEDED.items():
-        found = version_of(name)
-        if not found:
+        if not (found := version_of(name)):
             yield Line("missing", name, "not installed", "pip install .")
         elif _numbers(found) < _numbers(least):
             old = f"{found}, at least {least} is needed"
@@ -168,11 +167,8 @@ def gpu(machine: Machine) -> Iterator[Line]:
             "note", "gpu", "none found by NVML", "install the NVIDIA driver, then: nvidia-smi"
         )
         return
-    yield Line(
-        "ok",
-        "gpu",
-        f"{machine.gpu}, {machine.sms} SMs, {machine.memory_gib:.0f} GiB, sm {machine.capability}",
-    )
+    size = f"{machine.sms} SMs, {machine.memory_gib:.0f} GiB, sm {machine.capability}"
+    yield Line("ok", "gpu", f"{machine.gpu}, {size}")
     yield Line("ok", "driver", f"{machine.driver}, CUDA {machine.cuda}")
     peak = peak_tflops(machine)
     good, bad = f"{peak or 0:.0f} TFLOP/s dense fp16", "not in the table: % of peak stays empty"
@@ -194,10 +190,8 @@ def lock(library: str = "libcuda.so.1") -> Line:
 def _state(lib: ModuleType, handle: object, machine: Machine) -> Iterator[Line]:
     mode = lib.nvmlDeviceGetComputeMode(handle)
     shared = mode == lib.NVML_COMPUTEMODE_DEFAULT and "microsoft" not in platform.release().lower()
-    what, bad = (
-        "judge beside worker (shared device memory)",
-        "not here: rows will say 'cooperative'",
-    )
+    what = "judge beside worker (shared device memory)"
+    bad = "not here: rows will say 'cooperative'"
     yield _look(shared, what, "possible", bad, "sudo nvidia-smi -c DEFAULT")
     now = lib.nvmlDeviceGetClockInfo(handle, lib.NVML_CLOCK_SM)
     most = lib.nvmlDeviceGetMaxClockInfo(handle, lib.NVML_CLOCK_SM)

@@ -61,8 +61,7 @@ def run(args: argparse.Namespace) -> int:
         _case(workload, shared, args.workloads, line)
         for line, workload in _lines(args.workloads, name)
     ]
-    cases = list({(c.shape, c.kv_shape, c.seqlens): c for c in found if c}.values())
-    if not cases:
+    if not (cases := list({(c.shape, c.kv_shape, c.seqlens): c for c in found if c}.values())):
         raise UnavailableError(
             f"{args.workloads}: none of {len(found)} workloads of {name} can be a case here",
             "see docs/arguments.md for what a case can say",
@@ -167,8 +166,7 @@ def _indptr(workload: Any, name: str, path: Path) -> list[int]:
     if Path(source["path"]).is_absolute() or ".." in Path(source["path"]).parts:
         raise ValueError(f"inputs.{name}: {source['path']!r:.200} leads out of the trace set")
     files = [folder / source["path"] for folder in path.resolve().parents]
-    file = next((each for each in files if each.is_file()), None)
-    if file is None:
+    if (file := next((each for each in files if each.is_file()), None)) is None:
         raise ValueError(f"inputs.{name}: no file {source['path']!r:.200} at or above {path}")
     body = read_file(file, MOST_BYTES, UsageError)
     end = 8 + int.from_bytes(body[:8], "little")

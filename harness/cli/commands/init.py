@@ -52,7 +52,10 @@ def run(args: argparse.Namespace) -> int:
     if root is None or (root == HOME and away):  # our checkout is nobody's project out there
         folder = Path(args.name)
         _must_be_free(folder, "take another name")
-        _write_project(folder)
+        for name, text in _texts(name=folder.name, version=__version__).items():
+            if name != NOTES:  # its submission's
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                (folder / name).write_text(text, encoding="utf-8")
         _start(folder / "submissions" / FIRST, source, args)
         print(f"next: cd {args.name} && attnboard run {FIRST}")
         return Exit.OK
@@ -61,16 +64,6 @@ def run(args: argparse.Namespace) -> int:
     _start(target, source, args)
     print(typed(f"next: python run.py --submission {args.name}"))
     return Exit.OK
-
-
-def _write_project(folder: Path) -> None:
-    """Make `folder` a project without a submission; its parent is there, it is not."""
-    files = _texts(name=folder.name, version=__version__)
-    del files[NOTES]  # its submission's
-    for name, text in files.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
 
 
 def _texts(**filled: str) -> dict[str, str]:
@@ -91,7 +84,13 @@ def _start(target: Path, source: Path, args: argparse.Namespace) -> None:
     """Copy the template to `target` under its new name, and say where it lies."""
     ignored = shutil.ignore_patterns("__pycache__", "steps", NOTES, ".*")
     shutil.copytree(source, target, ignore=ignored)
-    _rename(target / "manifest.yaml", target.name, args.author or _git_user())
+    manifest, author = target / "manifest.yaml", args.author or _git_user()
+    text = manifest.read_text(encoding="utf-8")  # the rest of it keeps its lines and comments
+    for key, value in (("name", target.name), ("author", author), ("description", "")):
+        line = yaml.safe_dump({key: value}, allow_unicode=True, width=1000).strip()
+        text, found = re.subn(rf"(?m)^{key}:.*$", line.replace("\\", r"\\"), text)
+        text = text if found else f"{line}\n{text}"
+    manifest.write_text(text, encoding="utf-8")
     for path in target.rglob("*.*"):
         if path.suffix in {".py", ".cu", ".cuh"}:  # what it tells of itself, it tells by its name
             text = path.read_text(encoding="utf-8")
@@ -100,16 +99,6 @@ def _start(target: Path, source: Path, args: argparse.Namespace) -> None:
     (target / NOTES).write_text(notes, encoding="utf-8")
     files = ", ".join(sorted(path.name for path in target.iterdir()))
     print(f"{os.path.relpath(target)}: {files}")
-
-
-def _rename(manifest: Path, name: str, author: str) -> None:
-    """Set name, author and description; the rest of the file keeps its lines and comments."""
-    text = manifest.read_text(encoding="utf-8")
-    for key, value in (("name", name), ("author", author), ("description", "")):
-        line = yaml.safe_dump({key: value}, allow_unicode=True, width=1000).strip()
-        text, found = re.subn(rf"(?m)^{key}:.*$", line.replace("\\", r"\\"), text)
-        text = text if found else f"{line}\n{text}"
-    manifest.write_text(text, encoding="utf-8")
 
 
 def _git_user() -> str:

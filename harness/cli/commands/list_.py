@@ -14,7 +14,7 @@ from harness.catalog.yaml_model import load_model
 from harness.errors import Exit, HarnessError, SubmissionError, typed
 from harness.problems import PROBLEMS
 from harness.process.project import base
-from harness.schema import Claims, Kind, Manifest
+from harness.schema import Kind, Manifest
 
 WHAT = ("all", "submissions", "rungs", "baselines", "suites")
 
@@ -67,21 +67,20 @@ def _entries(args: argparse.Namespace, folder: Path) -> Iterator[dict[str, str]]
             continue
         claims = manifest.claims
         what = f"d {','.join(map(str, claims.headdims))} {'/'.join(d.value for d in claims.dtypes)}"
+        more = {  # beside headdims and element types
+            f"causal={claims.causal}": claims.causal != "both",
+            "gqa": claims.gqa,
+            "any lengths": claims.seqlens == "any",
+            "packed": claims.packed,
+        }
         yield {
             "name": name,
             "problem": manifest.problem,
             "language": manifest.language,
-            "claims": what + _more(claims),
+            "claims": what + "".join(f" {name}" for name, unusual in more.items() if unusual),
             "stands": places.get(name, "not measured"),
             "about": sanitize(manifest.description, _room(args, 70)),
         }
-
-
-def _more(claims: Claims) -> str:
-    """What is claimed beside headdims and element types, or not claimed, where that is unusual."""
-    mask = "" if claims.causal == "both" else f" causal={claims.causal}"
-    axes = {"gqa": claims.gqa, "any lengths": claims.seqlens == "any", "packed": claims.packed}
-    return mask + "".join(f" {name}" for name, claimed in axes.items() if claimed)
 
 
 def _rungs(args: argparse.Namespace, root: Path) -> Iterator[dict[str, str]]:

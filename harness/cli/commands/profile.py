@@ -93,15 +93,13 @@ def profile(entrant: Entrant, suite: Suite, machine: Machine, args: argparse.Nam
 
 def one(entrant: Entrant, case: Case, machine: Machine, kernel: str, stem: Path) -> None:
     """Counters and picture of one case."""
-    manifest = entrant.manifest.model_dump_json()
-    command = command_for(entrant.folder, manifest, case)
+    command = command_for(entrant.folder, entrant.manifest.model_dump_json(), case)
     profiles = counters.parse_ncu(counters.run_ncu(command, kernel))
     print(f"{entrant.name} · {case.name}\n{counters.render(profiles)}")
     heaviest = max(profiles, key=lambda profile: profile.duration_us)
     problem = get_problem(entrant.manifest.problem)
     flops = problem.flops(case)
-    chip = roofs(ceilings(case, machine, 0, problem), flops, problem.io_bytes(case))
-    if chip is None:
+    if (chip := roofs(ceilings(case, machine, 0, problem), flops, problem.io_bytes(case))) is None:
         print("no picture: add this GPU to PARTS in harness/measure/gpu_specs.py")
         return
     name, place = f"{entrant.name} {case.name}", stem.with_name(f"{stem.name}_{case.name}")

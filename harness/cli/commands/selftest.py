@@ -132,7 +132,6 @@ def report_ablation(found: Sequence[plan.Ablation], as_json: bool) -> int:
         print("| without | tried | then accepted |\n|---|---|---|")
         for a in found:
             print(f"| {a.name} | {len(a.tried)} | {', '.join(a.accepted) or 'nobody'} |")
-    idle = [a.name for a in found if a.tried and not a.accepted]
-    if idle:
+    if idle := [a.name for a in found if a.tried and not a.accepted]:
         print(f"stops nobody here: {', '.join(idle)}", file=sys.stderr)
     return Exit.SUBMISSION_FAILED if idle else Exit.OK

@@ -100,8 +100,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _regression(args: argparse.Namespace, b: str, pairs: Sequence[Pair]) -> int:
     """The exit code of one comparison; without --fail-on-regression nothing is one."""
-    limit = args.fail_on_regression
-    if limit is None:
+    if (limit := args.fail_on_regression) is None:
         return Exit.OK
     worse = [pair.a.config for pair in pairs if is_regression(pair.ratio, limit)]
     worse += ["geomean"] if is_regression(geomean(pairs), limit) else []
@@ -142,8 +141,7 @@ def find_pairs(args: argparse.Namespace, b: str) -> list[Pair]:
     """The newest lines of A and `b` on every config both passed, of one GPU, suite and protocol."""
     wanted, _ = query.heads(args)
     mine, theirs = _named(args.a, wanted), _named(b, wanted)
-    pairs = _best(mine, theirs, wanted)
-    if not pairs:
+    if not (pairs := _best(mine, theirs, wanted)):
         raise UnavailableError(
             f"'{args.a}' and '{b}' passed no config in common on one GPU, suite and protocol",
             side_by_side({h.entry: Kind(h.kind) for h in (mine[0], theirs[0])}, mine[0].suite),
@@ -202,8 +200,7 @@ def _on_board(sides: list[dict[str, Head]], among: list[Head]) -> list[Pair]:
         if damaged:  # the front of its line was readable, the rest is not
             continue
         a, b = found
-        ratio = direct_on(a, b)
-        if ratio is not None:
+        if (ratio := direct_on(a, b)) is not None:
             pairs.append(Pair(a, b, ratio, paired=True))
         elif a.speedup and b.speedup and a.speedup.against == b.speedup.against:
             over = [interval_of(one) for one in (a.speedup, b.speedup)]
@@ -233,8 +230,7 @@ def _lines(a: str, b: str, pairs: Sequence[Pair]) -> list[str]:
         return [*lines, f"next: {again}"]
     if overall.holds(1.0):
         blocks = min(pair.a.blocks for pair in pairs)
-        more = stats.blocks_to_separate(overall, blocks)
-        if more is None:
+        if (more := stats.blocks_to_separate(overall, blocks)) is None:
             return [*lines, "no practical number of blocks would tell them apart"]
         lines.append(f"about {more} more blocks would tell them apart")
         return [*lines, f"next: {again} --blocks {blocks + more}"]
@@ -257,8 +253,7 @@ def _lasting_lines(a: str, b: str, pairs: Sequence[Pair]) -> list[str]:
         rows.append([pair.a.config, *each, f"{speed.value:.3f}×", words(speed), *joules])
     if not rows:
         return []
-    head = ["lasting", a, b, f"{a} against {b}", "", "energy", ""]
-    return [query.table([head, *rows])]
+    return [query.table([["lasting", a, b, f"{a} against {b}", "", "energy", ""], *rows])]
 
 
 def _unheld(pairs: Sequence[Pair]) -> list[str]:

@@ -29,11 +29,12 @@ from harness.schema import Result
 
 CACHE = Path.home() / ".cache" / "attnboard" / "entrants"
 USAGE = re.compile(
-    r"Function (\S+?):\s+REG:(\d{1,9}) STACK:(\d{1,9}) SHARED:(\d{1,9}) LOCAL:(\d{1,9})"
+    r"Function (\S+?):\s+REG:(\d{1,9}) STACK:(\d{1,9}) SHARED:(\d{1,9}) LOCAL:(\d{1,9})(?=\s)"
 )
 MOST_BINARIES = 200
 MOST_BINARY_BYTES, MOST_NOTE_BYTES = 16 << 20, 256 << 10
-MOST_MEMORY_BYTES, MOST_TEXT_BYTES = 4 << 30, 256 << 10  # of cuobjdump, for one binary
+MOST_TOLD_BYTES = 256 << 10  # of one binary
+MOST_MEMORY_BYTES = 4 << 30  # of cuobjdump
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -205,7 +206,7 @@ def _cuobjdump() -> str:
 
 def _usage(tool: str, folder: Path, many: int) -> list[str]:
     """What cuobjdump says of 0.cubin, 1.cubin, … of `folder`; nothing where it takes too long."""
-    one = f'"$1" -res-usage "$3/$i.cubin" | head -c {MOST_TEXT_BYTES}'
+    one = f'"$1" -res-usage "$3/$i.cubin" | head -c {MOST_TOLD_BYTES}'
     each = f'for i in $(seq 0 "$2"); do {one}; echo "$4"; done'
     mark = secrets.token_hex()  # no kernel's name has it
     words = ["sh", "-c", f"ulimit -v {MOST_MEMORY_BYTES >> 10}; {each}", "sh", tool]

@@ -134,8 +134,7 @@ def _ratios(table: Published, found: dict[Figure, Result]) -> list[Compared]:
         other = found[base_figure]
         if other.gpu != result.gpu or not (result.tflops and other.tflops):
             continue
-        paired = direct_on(result, other)
-        here = paired or _exactly(result.tflops / other.tflops)
+        here = direct_on(result, other) or _exactly(result.tflops / other.tflops)
         doubt = DOUBT if {result.held, other.held} & UNHELD.keys() else ""
         there = figure.tflops / base_figure.tflops
         ratios.append(Compared(figure, base_figure.entry, there, here, doubt))

@@ -160,8 +160,7 @@ def ask(
 
 def _suite(old: Result, found: Mismatch) -> Suite:
     """One case of the wrong burst's shape, beside the usual baseline of its problem."""
-    on_cpu = old.gpu == "cpu"
-    usual = load_suite(get_problem(old.problem).suites[on_cpu], base() / "configs")
+    usual = load_suite(get_problem(old.problem).suites[old.gpu == "cpu"], base() / "configs")
     batch, heads, seqlen, headdim = found.draw.shape
     shape = {"batch": batch, "heads": heads, "seqlen": seqlen, "headdim": headdim}
     axes = {name: getattr(found.draw, name) for name in AXES}

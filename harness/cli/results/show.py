@@ -41,8 +41,7 @@ def run(args: argparse.Namespace) -> int:
     found = query.boards_of(args.name, query.boards(args))
     if args.json:
         every = [result for _, row in found for result in (*row.results, *row.hidden)]
-        lines = [json.loads(record.to_line(result)) for result in every]
-        print(json.dumps({"results": lines}))
+        print(json.dumps({"results": [json.loads(record.to_line(result)) for result in every]}))
         return Exit.OK
     for board, row in found:
         print("\n".join(_row(board, row)))

@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
     mates = {r.config: {b.entry: b for b in beside if b.config == r.config} for r in old}
     wrong = [f"{r.config}: {fault}" for r in old for fault in of_record(r, mates[r.config])]
     bare = [f"{r.config}: {why}" for r in old if (why := not_made_again(r, mates[r.config]))]
-    half = any(r.speedup and r.speedup.against not in {r.entry, *mates[r.config]} for r in old)
+    half = any(": no row of " in line for line in bare)
     document = {"entry": old[0].entry, "records": len(old), "faults": wrong, "not_made_again": bare}
     say: Callable[[str], object] = (lambda _: None) if args.json else print
     for line in wrong:
@@ -72,10 +72,8 @@ def run(args: argparse.Namespace) -> int:
     if wrong:
         say("next: do not trust this record; measure it again")
     else:
-        say(
-            f"audit: {len(old)} records of {old[0].entry}: checksum, commitment and "
-            f"{'what could be made again' if bare else 'figures'} agree"
-        )
+        these = "what could be made again" if bare else "figures"
+        say(f"audit: {len(old)} records of {old[0].entry}: checksum, commitment and {these} agree")
     for line in bare:
         say(f"not made again: {sanitize(line)}")
     if wrong or args.audit_only:
@@ -187,16 +185,14 @@ def _measure_again(args: argparse.Namespace, old: Sequence[Result]) -> Verdict:
 
 def _suite(old: Sequence[Result], against: str, blocks: int) -> Suite:
     """The cases of the record as the suite of that name measures them, if it is the same."""
-    cases = tuple(result.case for result in old)
+    asked = {"cases": tuple(r.case for r in old), "against": against, "blocks": blocks}
     try:
         suite = load_suite(old[0].suite, base() / "configs")
     except SuiteError:
         suite = None
     if suite is None or suite.sha256 != old[0].suite_sha256:
-        return Suite(name=old[0].suite, cases=cases, against=against, blocks=blocks)
-    return suite.model_copy(
-        update={"cases": cases, "against": against, "blocks": blocks, "hidden": 0}
-    )
+        return Suite.model_validate(asked | {"name": old[0].suite})
+    return suite.model_copy(update=asked | {"hidden": 0})
 
 
 def _outcome(old: Sequence[Result], fresh: Sequence[Result], tolerance: float) -> Verdict:

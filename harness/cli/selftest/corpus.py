@@ -30,7 +30,7 @@ from harness.errors import HarnessError, SubmissionError, SuiteError
 from harness.problems import PROBLEMS, Problem, get_problem
 from harness.process import prestart, process_tree
 from harness.process.project import HOME
-from harness.process.sandbox.removal import remove_tree
+from harness.process.sandbox.folders import remove_tree
 from harness.schema import (
     BLAMELESS,
     Case,
@@ -169,8 +169,7 @@ def suite_for(problem: Problem, gpu: bool, expect: Expectation) -> Suite:
     what lies between two calls counts on the judge's clock.
     """
     axes, hidden = expect.axes, expect.slower_on_hidden
-    shape = (2, 16, 4096, 64) if gpu else (1, 2, 64, 64)
-    batch, heads, seqlen, headdim = shape
+    batch, heads, seqlen, headdim = (2, 16, 4096, 64) if gpu else (1, 2, 64, 64)
     case = Case.model_validate(
         {"name": "selftest", "batch": batch, "heads": heads, "seqlen": seqlen}
         | {"headdim": headdim, "dtype": expect.dtype, "burst": 2}

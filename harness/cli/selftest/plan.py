@@ -36,14 +36,12 @@ def run_corpus(
     """Try all `specimens` that this machine can run; again alone what found no memory."""
     able = [s for s in specimens if runs_on(s, machine) and s.expect.level <= level]
     found: dict[str, Outcome] = {}
-    early = [s for s in able if machine.has_gpu and fails_a_check(s)]
-    for batch in batches(early, CHECKED):
+    for batch in batches([s for s in able if machine.has_gpu and fails_a_check(s)], CHECKED):
         for outcome in run_batch(batch, machine, level, row, only_check=True):
             if outcome.ok:
                 found[outcome.specimen.name] = outcome
                 show(outcome)
-    rest = [s for s in able if s.name not in found]
-    for batch in batches(rest, size, together=machine.has_gpu):
+    for batch in batches([s for s in able if s.name not in found], size, together=machine.has_gpu):
         for first in run_batch(batch, machine, level, row):
             again = len(batch) > 1 and not first.ok and alone_counts(first)
             last = run_batch([first.specimen], machine, level, row)[0] if again else first
@@ -115,14 +113,12 @@ def ablate(
     found = []
     for defence in STAND_INS:
         mine = [s for s in specimens if s.expect.defence == defence and not s.honest]
-        able = [s for s in mine if runs_on(s, machine)]
-        if not able:
+        if not (able := [s for s in mine if runs_on(s, machine)]):
             found.append(Ablation(defence, (), ()))
             continue
         off = TOGETHER.get(defence, frozenset({defence}))
         with without(off):
             outcomes = run_corpus(able, machine, level, show)
         accepted = tuple(o.specimen.name for o in outcomes if o.verdict == "accepted")
-        names = "+".join(sorted(off))
-        found.append(Ablation(names, tuple(s.name for s in able), accepted))
+        found.append(Ablation("+".join(sorted(off)), tuple(s.name for s in able), accepted))
     return found

@@ -102,8 +102,7 @@ class Quiet:
                 waited_ms = max(waited_ms, answer.waited_ms)
                 if answer.held is not Held.LOCKED and pid in self._on_gpu(child):
                     whose = "its" if pid == child.pid else "a child process's"
-                    fault = self._fault(answer, whose, f"{timeout_ms} ms behind {behind}")
-                    if fault:
+                    if fault := self._fault(answer, whose, f"{timeout_ms} ms behind {behind}"):
                         return Rest(fault, waited_ms)
             child.pause()
             if self._on_gpu(child) <= worker.held or not self.locked_once:
@@ -144,9 +143,7 @@ class Quiet:
         Their memory and kernels live on in it, unlocked. Empty where NVML is blind.
         """
         listed = self._listed()
-        if self.judge_pid not in listed:
-            return set()
-        return self._ended(listed)
+        return self._ended(listed) if self.judge_pid in listed else set()
 
     # ------------------------------------------------------------------ inside
 

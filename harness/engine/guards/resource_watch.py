@@ -29,7 +29,7 @@ from harness.engine.processes.worker_process import WorkerProcess
 from harness.measure.telemetry import Monitor
 from harness.process.child import Child
 from harness.process.sandbox import enter, usage
-from harness.process.sandbox.usage import DISK_FILES
+from harness.process.sandbox.folders import DISK_FILES, UNCOUNTED, Disk
 from harness.schema import Kind, Limits, Status
 
 PERIOD_S = 0.1
@@ -48,7 +48,7 @@ class ResourceWatch(threading.Thread):
         half_gib = monitor.card_gib / 2 if strangers > 1 else math.inf
         self.share_gib = min(limits.gpu_memory_gib, half_gib)
         self.disks = {
-            worker.entrant.name: (usage.Disk(worker.jail.cache), usage.Disk(worker.jail.scratch))
+            worker.entrant.name: (Disk(worker.jail.cache), Disk(worker.jail.scratch))
             for worker in workers
         }
         self.nameless = {
@@ -122,16 +122,18 @@ class ResourceWatch(threading.Thread):
             return Status.OUT_OF_MEMORY, f"host memory {host / GIB:.1f} GiB, allowed {most / GIB:g}"
         stranger = worker.entrant.kind is Kind.SUBMISSION
         most = int((self.share_gib if stranger else self.limits.gpu_memory_gib) * GIB)
-        if (device := self._device_bytes(pids, on_device)) > most:
+        device = sum(on_device.get(pid, 0) for pid in pids)
+        # and managed memory, which NVML names no process for, where the GPU has much of it
+        if device and self.monitor.unnamed_bytes() > usage.UNNAMED_BYTES:
+            device += sum(map(usage.managed_bytes, pids))
+        if device > most:
             why = f"GPU memory {device / GIB:.1f} GiB, allowed {most / GIB:g}"
             return Status.OUT_OF_MEMORY, why
         if self.order_is_kept and worker.jail.level and any(map(usage.outlives_us, pids)):
             return Status.OVER_QUOTA, (
                 "a process of it undid that the kernel ends it first when memory runs out"
             )
-        if child.log.full:
-            return Status.OVER_QUOTA, child.log.full
-        return None
+        return (Status.OVER_QUOTA, child.log.full) if child.log.full else None
 
     def hoard(self, worker: WorkerProcess, child: Child) -> tuple[Status, str] | None:
         """The same of what takes its time to list: files, and memory that no process has mapped."""
@@ -161,7 +163,7 @@ class ResourceWatch(threading.Thread):
                     f"holds open, allowed {most / GIB:g}"
                 )
             disk.look(most, DISK_FILES)
-            if disk.bytes == usage.UNCOUNTED:
+            if disk.bytes == UNCOUNTED:
                 return Status.OVER_QUOTA, (
                     "a folder of its cache or scratch cannot be counted: not to be listed, or "
                     "deeper than a path can name"
@@ -172,10 +174,3 @@ class ResourceWatch(threading.Thread):
                     f"allowed {most / GIB:g} GiB in {DISK_FILES}"
                 )
         return None
-
-    def _device_bytes(self, pids: Sequence[int], on_device: Mapping[int, int]) -> int:
-        """What NVML says that they hold, and managed memory where the GPU has much of it."""
-        named = sum(on_device.get(pid, 0) for pid in pids)
-        if not named or self.monitor.unnamed_bytes() <= usage.UNNAMED_BYTES:
-            return named
-        return named + sum(map(usage.managed_bytes, pids))

@@ -136,8 +136,7 @@ class WorkerProcess:
             # what torch would choose by itself on that GPU, so that its cache is found again
             "TORCH_CUDA_ARCH_LIST": f"{machine.capability}+PTX",
         }
-        jail = replace(self.jail, env=env)
-        self._build(cases, limits, jail, self._for(machine))
+        self._build(cases, limits, replace(self.jail, env=env), self._for(machine))
 
     def _build(
         self, cases: Sequence[Case], limits: Limits, jail: Jail, extra: Sequence[str]

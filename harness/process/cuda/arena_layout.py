@@ -67,8 +67,7 @@ def runs(sizes: Sequence[int], alone: Sequence[bool], tensors: int) -> list[Run]
     """Where the tensors of each argument lie in an arena; `sizes` in bytes."""
     found: list[Run] = []
     for size, free in zip(sizes, alone, strict=True):
-        start = aligned(found[-1].end) if found else 0
-        found.append(Run(start, size, tensors, free))
+        found.append(Run(aligned(found[-1].end) if found else 0, size, tensors, free))
     return found
 
 

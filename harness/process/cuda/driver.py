@@ -68,8 +68,7 @@ class CudaDriver:
         A whole number goes as 64 bits: on Linux a parameter of fewer has a place for as many.
         """
         wide = (ctypes.c_uint64(arg) if isinstance(arg, int) else arg for arg in args)
-        code = getattr(self.lib, name)(*wide)
-        if code:
+        if code := getattr(self.lib, name)(*wide):
             text = ctypes.c_char_p()
             self.lib.cuGetErrorName(code, ctypes.byref(text))
             kind = MemoryError if code == OUT_OF_MEMORY else RuntimeError
@@ -91,8 +90,7 @@ class CudaDriver:
         handle, fd = ctypes.c_uint64(), ctypes.c_int(-1)
         self.call("cuMemCreate", ctypes.byref(handle), size, self._properties(shared), 0)
         if shared:
-            there = ctypes.byref(fd)
-            self.call("cuMemExportToShareableHandle", there, handle, FILE_DESCRIPTOR, 0)
+            self.call("cuMemExportToShareableHandle", ctypes.byref(fd), handle, FILE_DESCRIPTOR, 0)
         return self._map(handle, size), fd.value
 
     def open(self, fd: int, size: int) -> int:
@@ -130,8 +128,7 @@ class CudaDriver:
 
     def _properties(self, shared: bool) -> ctypes.Array[ctypes.c_int]:
         """CUmemAllocationProp: type, handles asked for, location; none of Windows', no flags."""
-        handles = FILE_DESCRIPTOR if shared else 0
-        return (ctypes.c_int * 8)(PINNED, handles, ON_DEVICE, self.device)
+        return (ctypes.c_int * 8)(PINNED, FILE_DESCRIPTOR if shared else 0, ON_DEVICE, self.device)
 
     def _on_stream(self, name: str, address: int, value: int, flags: int) -> None:
         self.call(name, torch.cuda.current_stream().cuda_stream, address, value, flags)

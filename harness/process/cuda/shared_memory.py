@@ -100,8 +100,7 @@ class Arena:
                 raise ValueError(
                     f"arena of {self.room.numel()} bytes is too small for {len(specs)} tensors"
                 )
-            flat = self.room[offset : offset + size]
-            tensors.append(flat.view(DTYPES[dtype]).view(shape))
+            tensors.append(self.room[offset : offset + size].view(DTYPES[dtype]).view(shape))
             offset += aligned(size)
         return tensors
 

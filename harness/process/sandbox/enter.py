@@ -142,8 +142,7 @@ def usual_level() -> int:
 
 def grants(rules: Rules) -> Iterable[tuple[Path, int]]:
     """(path, Landlock's rights): system files to read, devices and its own /proc entry to use."""
-    walled = rules.level == 2
-    if walled:  # nothing is in sight but what may be read
+    if walled := rules.level == 2:  # nothing is in sight but what may be read
         yield Path("/"), landlock.READ
     else:
         for path in readable.readable_paths():
@@ -266,10 +265,8 @@ def main() -> int:
     rules = from_plain(json.loads(told))
     try:
         leave(rules)
-        if rules.level == 2:
-            first = os.fork()
-            if first:
-                return _wait_for(first)
+        if rules.level == 2 and (first := os.fork()):
+            return _wait_for(first)
         enter(rules)
     except UnavailableError as error:
         print(error, file=sys.stderr)

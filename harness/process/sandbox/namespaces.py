@@ -85,9 +85,12 @@ def settle(uid: int | None, contents: private_root.Contents, line: int | None = 
         os.setgroups([])
         os.setresgid(uid, uid, uid)
         os.setresuid(uid, uid, uid)
-    _unreadable_are_told(contents)
-    second = os.fork()
-    if second:
+    for path in contents.ro:
+        if path.is_dir() and not os.access(path, os.R_OK | os.X_OK):
+            raise UnavailableError(
+                f"the worker's user may not read {path}", f"chmod -R go+rX {path}, or --sandbox 1"
+            )
+    if second := os.fork():
         _stay(second, line)
     process_tree.die_with_parent()  # after the change of user, which forgets it
     process_tree.open_own_proc()  # libcuda names its threads there
@@ -125,13 +128,11 @@ def _serve(second: int, line: int | None) -> int:
                 return code if code >= 0 else BY_SIGNAL - code
             if pid == 0:
                 break
-        wanted = [told] if line is None else [told, line]
-        ready = select.select(wanted, [], [])[0]
+        ready = select.select([told] if line is None else [told, line], [], [])[0]
         if told in ready:
             os.read(told, 4096)
         if line in ready:
-            word = os.read(line, 1)
-            if not word:
+            if not (word := os.read(line, 1)):
                 line = None  # nobody stops us any more
                 continue
             if word == NEWEST:
@@ -168,19 +169,10 @@ def _newest() -> bytes:
     return int(word).to_bytes(NEWEST_BYTES, "little")
 
 
-def _unreadable_are_told(contents: private_root.Contents) -> None:
-    for path in contents.ro:
-        if path.is_dir() and not os.access(path, os.R_OK | os.X_OK):
-            raise UnavailableError(
-                f"the worker's user may not read {path}", f"chmod -R go+rX {path}, or --sandbox 1"
-            )
-
-
 def refusal(uid: int | None, contents: Callable[[], private_root.Contents]) -> str:
     """Why a process cannot be walled in here, or an empty string; tries it on a child."""
     told, tell = os.pipe()
-    child = os.fork()
-    if child == 0:
+    if (child := os.fork()) == 0:
         os.close(told)
         _try(uid, contents, tell)
     os.close(tell)
@@ -194,8 +186,7 @@ def _try(uid: int | None, contents: Callable[[], private_root.Contents], tell: i
     """Enter the walls in a child of this process and say 'ok', or why not. Never returns."""
     try:
         leave(uid)
-        first = os.fork()
-        if first:
+        if first := os.fork():
             os.waitpid(first, 0)
             os._exit(0)
         told = os.dup2(tell, 1 << 10)  # the first process closes what lies below

@@ -70,8 +70,7 @@ def _pythons() -> Iterator[str]:
 def _toolchains() -> Iterator[Path]:
     """Where the compilers on the PATH are installed: /opt/rh/…, a toolkit, a module tree."""
     for tool, proof in (("gcc", "lib*/gcc"), ("g++", "lib*/gcc"), ("nvcc", "nvvm")):
-        found = shutil.which(tool)
-        if found:
+        if found := shutil.which(tool):
             prefix = Path(found).resolve().parent.parent
             if prefix != Path("/") and next(prefix.glob(proof), None):
                 yield prefix

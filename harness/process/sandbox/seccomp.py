@@ -124,8 +124,7 @@ def filter_program(machine: str, alone: bool, signals_to: int | None = None) -> 
         numbers = (call[column] for call in table.values())
         program += each((n for n in numbers if n is not None), instruction)
     for name, body in _judgements(alone, signals_to):
-        number = JUDGED[name][column]
-        if number is not None:
+        if (number := JUDGED[name][column]) is not None:
             program += [(EQUAL, 0, len(body), number), *body]
     return [*program, REFUSED]
 

@@ -1,4 +1,4 @@
-"""What an entrant's processes take: CPU time, memory of the host, disk. Cheap first."""
+"""What an entrant's processes take: CPU time, memory of the host, open files. Cheap first."""
 
 import contextlib
 import errno
@@ -10,8 +10,8 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-DISK_FILES = 100_000  # of one entrant, beside Limits.disk_gib
-UNCOUNTED = 1 << 62  # bytes: more than any limit
+from harness.process.sandbox.folders import LISTED_S, LOOK_AGAIN_BYTES
+
 RUNNING, ENDED = frozenset("RD"), frozenset("ZX")  # states of a thread: man 5 proc_pid_stat
 WAITING = frozenset("d")  # D of a thread that is not ending: it stops when it leaves the kernel
 ENDING = 0x4  # PF_EXITING, of a thread's flags
@@ -20,9 +20,7 @@ DELETED = " (deleted)"  # how /proc names what has no name
 SOCKET_BYTES = 2 * 212_992  # a buffer of the usual size, which no worker changes, and a write more
 FAR_DOWN = Path()  # of a file without a name whose last path no path can name
 ANONYMOUS = Path("/dev/zero")  # of a mapping that is shared and of no file
-LOOK_AGAIN_BYTES, LOOK_AGAIN_FILES = 32 << 20, 1000  # growth of a disk that is worth a count
-LOOK_AGAIN_S = 10.0  # and without any: a hard link takes neither an inode nor, nearly, a block
-SHARED_AGAIN_S = 1.0  # the same of shared memory: a file that shrinks hides what grows beside it
+SHARED_AGAIN_S = 1.0  # without growth: a file that shrinks hides what grows beside it
 UNNAMED_BYTES = 4 << 30  # of a GPU, that need no explanation: the driver's own are less than one
 #: Of one entrant: each is a KiB of the kernel's and takes a look its time, in which other looks and
 #: locks wait for the interpreter. 60 processes with torch have room for 16,000.
@@ -32,7 +30,6 @@ LINKS = 200_000  # of what it has open or mapped; 60 processes with torch have 4
 #: watch of one, of which there is no end, in 0.15 us, and 660 more through epolls of epolls.
 ALARMS, EPOLL = ("anon_inode:[timerfd]", "anon_inode:[signalfd]"), "anon_inode:[eventpoll]"
 ALARM_WATCHES, THROUGH_EPOLLS, MOST_WATCHES = 3, 660, 16_384  # the last: 2.5 ms, of one entrant
-LISTED_S = 2.0  # of our time for that, and for a disk: a path may be 2,000 folders long
 #: What the kernel keeps behind a file of /proc that is open: all of it at once, where it is told of
 #: all processors (stat), of each watch or lock, which have no end, in a folder of this name, and of
 #: what is mapped, in files that end so, the longest path: a folder may lie DISK_FILES deep.
@@ -404,58 +401,3 @@ def _used_bytes(folder: Path) -> int:
     except OSError:
         return 0
     return (found.f_blocks - found.f_bfree) * found.f_frsize
-
-
-@dataclass
-class Disk:
-    """One folder that an entrant writes to, counted again when its disk has filled up, or later."""
-
-    folder: Path
-    bytes: int = 0
-    files: int = 0
-    _free: tuple[int, int] = field(default=(1 << 62, 1 << 62))
-    _counted_s: float = 0.0  # when that was
-
-    def look(self, most_bytes: int, most_files: int) -> None:
-        """Bring `bytes` and `files` up to date, or past one of the bounds."""
-        try:
-            found = os.statvfs(self.folder)
-        except OSError:
-            return
-        free = (found.f_bfree * found.f_frsize, found.f_ffree)
-        grown = self._free[0] - free[0] >= LOOK_AGAIN_BYTES
-        grown = grown or self._free[1] - free[1] >= LOOK_AGAIN_FILES
-        now_s = time.monotonic()
-        if grown or now_s - self._counted_s > LOOK_AGAIN_S:
-            self._counted_s = now_s
-            self.bytes, self.files, whole = counted(self.folder, most_bytes, most_files)
-            # Again at the next look if it moved: its owner is stopped in the turns of others.
-            self._free = free if whole else (1 << 62, 1 << 62)
-        # What was free since the last count: who fills it, lets go and fills it again is counted.
-        self._free = (max(self._free[0], free[0]), max(self._free[1], free[1]))
-
-
-def counted(folder: Path, most_bytes: int, most_files: int) -> tuple[int, int, bool]:
-    """(bytes on disk, entries) below `folder`, and whether each folder was where it was listed.
-
-    Stops when one is above its bound. A folder that cannot be listed, or lies deeper than a path
-    can name, or takes too much of our time, is UNCOUNTED bytes: no compiler makes one.
-    """
-    size, count, whole = 0, 0, True
-    queue, begun_s = [str(folder)], time.thread_time()
-    while queue and size <= most_bytes and count <= most_files:
-        if time.thread_time() - begun_s > LISTED_S:
-            return UNCOUNTED, count, True
-        try:
-            with os.scandir(queue.pop()) as entries:
-                for entry in entries:
-                    count += 1
-                    with contextlib.suppress(OSError):  # it has just gone
-                        size += entry.stat(follow_symlinks=False).st_blocks * 512
-                    if entry.is_dir(follow_symlinks=False):
-                        queue.append(entry.path)
-        except (FileNotFoundError, NotADirectoryError):
-            whole = False
-        except OSError:
-            return UNCOUNTED, count, True
-    return size, count, whole

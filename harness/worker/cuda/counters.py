@@ -102,8 +102,7 @@ def run_ncu(command: Sequence[str], kernel_regex: str = ".*", timeout_s: float =
     Launches between cudaProfilerStart and cudaProfilerStop that match `kernel_regex` are replayed
     once per pass of counters. Raises ProfileUnavailableError when ncu or the permission is missing.
     """
-    ncu = shutil.which("ncu")
-    if ncu is None:
+    if (ncu := shutil.which("ncu")) is None:
         raise ProfileUnavailableError(explain_missing(""))
     arguments = [
         ncu, "--clock-control", "none", "--csv", "--page", "raw", "--print-units", "base",
@@ -148,8 +147,7 @@ def explain_missing(text: str) -> str:
 
 def parse_ncu(text: str) -> list[Profile]:
     """One Profile per launch of ncu's `--csv --page raw`; lines before the header are skipped."""
-    lines = [line for line in text.splitlines() if line.startswith('"')]
-    rows = list(csv.reader(lines))
+    rows = list(csv.reader([line for line in text.splitlines() if line.startswith('"')]))
     if len(rows) < 3 or "Kernel Name" not in rows[0]:
         raise ValueError("not a raw CSV page of ncu: no header with 'Kernel Name'")
     header, units = rows[0], dict(zip(rows[0], rows[1], strict=False))
@@ -162,8 +160,7 @@ def _profile(row: dict[str, str], units: dict[str, str]) -> Profile:
             value = float(row.get(metric, "").replace(",", ""))
         except ValueError:  # absent, empty, "no data", "n/a"
             return None
-        unit = units.get(metric, "")
-        return value * _BYTES.get(unit, 1.0)
+        return value * _BYTES.get(units.get(metric, ""), 1.0)
 
     def known(metrics: Iterable[str]) -> list[float]:
         return [value for value in map(number, metrics) if value is not None]
@@ -194,8 +191,7 @@ def short_name(signature: str) -> str:
 def limiter(profile: Profile) -> str:
     """One sentence that names the likely limiter and the number it rests on."""
     units = [(name, getattr(profile, field)) for field, (_, name, *_) in _USES.items() if name]
-    known = [(name, value) for name, value in units if value is not None]
-    if not known:
+    if not (known := [(name, value) for name, value in units if value is not None]):
         return "No unit's use was measured, so no limiter can be named."
     name, value = max(known, key=lambda pair: pair[1])
     if value >= 80:
@@ -245,5 +241,4 @@ def _conflicts(profile: Profile) -> str:
         return "?"
     if not profile.shared_wavefronts:
         return _count(profile.shared_conflicts)
-    share = 100 * profile.shared_conflicts / profile.shared_wavefronts
-    return f"{share:.1f} % of wavefronts"
+    return f"{100 * profile.shared_conflicts / profile.shared_wavefronts:.1f} % of wavefronts"

@@ -47,8 +47,7 @@ def load(folder: Path, entry: str, launch: Mapping[str, Any], cache: Path) -> Ca
         device = q.device.index
         out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
         key = (device, q.dtype, q.shape, causal, sm_scale, q.stride(), k.stride(), v.stride())
-        prepared = launches.get(key)
-        if prepared is None:
+        if (prepared := launches.get(key)) is None:
             if device not in devices:
                 devices[device] = Device(source)
             scale = 1.0 / math.sqrt(q.shape[-1]) if sm_scale is None else sm_scale
@@ -213,8 +212,7 @@ class Launch:
 
 
 def _three(expressions: list[int | str], sizes: Mapping[str, int]) -> tuple[int, int, int]:
-    values = [evaluate(expression, sizes) for expression in expressions]
-    x, y, z = (*values, 1, 1)[:3]
+    x, y, z = (*[evaluate(expression, sizes) for expression in expressions], 1, 1)[:3]
     return x, y, z
 
 

@@ -105,8 +105,7 @@ def arch_name(major: int, minor: int) -> str:
 def include_dirs() -> list[Path]:
     """Folders that hold cuda_fp16.h: a toolkit, or the nvidia-cuda-runtime wheel."""
     roots = [os.environ.get(name, "") for name in ("CUDA_HOME", "CUDA_PATH")]
-    nvcc = shutil.which("nvcc")
-    if nvcc:
+    if nvcc := shutil.which("nvcc"):
         roots.append(str(Path(nvcc).resolve().parent.parent))
     roots.append("/usr/local/cuda")
     spec = importlib.util.find_spec("nvidia")

@@ -48,7 +48,7 @@ ARCHS = ("sm_80", "sm_90a")
 # sizes the expressions of a manifest are evaluated at; only the grid depends on them in practice
 SIZES = {"B": 4, "H": 32, "S": 4096, "SM": 132}
 MOST_THREADS = 1024  # of a block, on every GPU
-Amount = Annotated[int, Field(ge=0, lt=10**9)]  # what a compiler tells has nine digits at most
+Count = Annotated[int, Field(ge=0, lt=10**9)]  # in a compiler's text: nine digits at most
 
 
 @dataclass(frozen=True)
@@ -57,20 +57,20 @@ class KernelReport:
 
     name: str
     arch: str
-    registers: Amount
-    stack_bytes: Amount
-    spill_store_bytes: Amount
-    spill_load_bytes: Amount
-    smem_static_bytes: Amount
-    smem_dynamic_bytes: Amount | None = None  # None: of a launch in host code, which is not run
-    threads: Amount | None = None  # of a block, from the manifest or __launch_bounds__
-    blocks_per_sm: Amount | None = None
+    registers: Count
+    stack_bytes: Count
+    spill_store_bytes: Count
+    spill_load_bytes: Count
+    smem_static_bytes: Count
+    smem_dynamic_bytes: Count | None = None  # None: of a launch in host code, which is not run
+    threads: Count | None = None  # of a block, from the manifest or __launch_bounds__
+    blocks_per_sm: Count | None = None
     #: Resident warps in % of what an SM can hold; an upper bound when smem is unknown.
     occupancy_pct: Annotated[float, Field(ge=0, le=100)] | None = None
     limited_by: str = ""
     notes: tuple[str, ...] = ()  # of ptxas on performance: C7508, setmaxnreg ignored
     #: What the source promises of it (harness/worker/cuda/promises.py).
-    promises: Mapping[str, Amount] = field(default_factory=dict)
+    promises: Mapping[str, Count] = field(default_factory=dict)
 
     @property
     def broken(self) -> list[str]:
@@ -105,13 +105,13 @@ def kernels_of(cubin: bytes) -> frozenset[str]:
     return frozenset(name.removeprefix(code).decode() for name in sections if name.startswith(code))
 
 
-#: What ptxas says of a kernel; nothing means 0, and so does what is no Amount.
+#: What ptxas says of a kernel; nothing means 0.
 SAID = {
     "registers": r"Used (\d{1,9}) registers",
-    "stack_bytes": r"(?<!\d)(\d{1,9}) bytes stack frame",
-    "spill_store_bytes": r"(?<!\d)(\d{1,9}) bytes spill stores",
-    "spill_load_bytes": r"(?<!\d)(\d{1,9}) bytes spill loads",
-    "smem_static_bytes": r"(?<!\d)(\d{1,9}) bytes smem",
+    "stack_bytes": r"\b(\d{1,9}) bytes stack frame",
+    "spill_store_bytes": r"\b(\d{1,9}) bytes spill stores",
+    "spill_load_bytes": r"\b(\d{1,9}) bytes spill loads",
+    "smem_static_bytes": r"\b(\d{1,9}) bytes smem",
 }
 
 
@@ -228,7 +228,7 @@ def _block_of(name: str, kernel: Mapping[str, Any], headdim: int) -> tuple[int, 
     try:
         block = [evaluate(extent, sizes) for extent in kernel["block"]]
         smem = evaluate(kernel["smem_bytes"], sizes)
-        if min(block) < 1 or math.prod(block) > MOST_THREADS or not 0 <= smem < 10**9:
+        if min(block) < 1 or math.prod(block) > MOST_THREADS or smem < 0:
             need = f"write a block of 1 to {MOST_THREADS} threads, smem_bytes from 0 on"
             raise ValueError(f"block {block}, smem_bytes {smem} at D = {headdim}: {need}")
     except ValueError as cause:

@@ -1,6 +1,5 @@
 """What the board says of one entrant's very bytes: its rows, and the records behind them."""
 
-import ast
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +12,6 @@ from harness.board.rivals import place
 from harness.problems import get_problem
 from harness.schema import Claims, Entrant, Result, Status
 
-OUT = "out"  # the parameter by which a forward is given memory for its output
 Judged = tuple[Board, Row]
 OF_A_RESULT = {
     *("config", "case", "latency_ms", "tflops", "peak_pct", "speedup", "numerics_class"),
@@ -39,18 +37,6 @@ class Part:
     def lse_judged(self) -> bool:
         """Whether lse was right on a case of every kind that was judged at all."""
         return bool(self.rows) and _kinds(r for r in self._results if r.lse) == self.together
-
-    @property
-    def takes_out(self) -> bool:
-        """Whether the function takes `out`."""
-        manifest = self.entrant.manifest
-        body = dict(self.entrant.files)[manifest.entry]
-        wanted = get_problem(manifest.problem).function
-        return any(
-            OUT in [arg.arg for arg in (*node.args.args, *node.args.kwonlyargs)]
-            for node in ast.parse(body).body
-            if isinstance(node, ast.FunctionDef) and node.name == wanted
-        )
 
     @property
     def _results(self) -> list[Result]:
@@ -99,7 +85,6 @@ class Part:
             "function": get_problem(manifest.problem).function,
             "returns_lse": self.returns_lse,
             "lse_judged": self.lse_judged,
-            "takes_out": self.takes_out,
             "strided": self.strided,
             "source_sha256": self.entrant.source_sha256,
             "files": [name for name, _ in self.entrant.files],

@@ -1,0 +1,131 @@
+"""Folders that strangers write into: how full one is, and how it goes, however deep, of any modes.
+
+shutil.rmtree calls itself for every level (until Python 3.13), and its paths grow with the depth: a
+few thousand folders in one another would end the run that wants to remove them, and every later
+one. Here a folder's folders are moved up beside it before it goes. All is done through open
+folders, never through a path or a link that somebody who still runs could exchange.
+"""
+
+import contextlib
+import os
+import secrets
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+DISK_FILES = 100_000  # of one entrant, beside Limits.disk_gib
+UNCOUNTED = 1 << 62  # bytes: more than any limit
+LOOK_AGAIN_BYTES, LOOK_AGAIN_FILES = 32 << 20, 1000  # growth of a disk that is worth a count
+LOOK_AGAIN_S = 10.0  # and without any: a hard link takes neither an inode nor, nearly, a block
+LISTED_S = 2.0  # of our time for a disk, or what is open: a path may be 2,000 folders long
+LONGEST_S = 60.0  # to remove one: somebody may still be writing
+
+
+def remove_tree(top: Path) -> bool:
+    """Remove `top` and all below it, or the link that it is; whether it is gone. Raises nothing."""
+    with contextlib.suppress(OSError), _opened(top) as fd:
+        deadline, mark, moved = time.monotonic() + LONGEST_S, secrets.token_hex(8), 0
+        progress = True
+        while progress and time.monotonic() < deadline:
+            progress = False
+            for name in _emptied(fd):
+                with contextlib.suppress(OSError), _opened(name, fd) as inside:
+                    for below in _emptied(inside):
+                        with contextlib.suppress(OSError):
+                            os.rename(below, f"{mark}-{moved}", src_dir_fd=inside, dst_dir_fd=fd)
+                            moved, progress = moved + 1, True
+                with contextlib.suppress(OSError):
+                    os.rmdir(name, dir_fd=fd)
+                    progress = True
+    with contextlib.suppress(OSError):
+        if top.is_symlink():
+            top.unlink()
+        else:
+            top.rmdir()
+    return not os.path.lexists(top)
+
+
+@contextlib.contextmanager
+def _opened(name: str | Path, folder: int | None = None) -> Iterator[int]:
+    """A descriptor of the folder `name` (in `folder`), made readable; never of a link."""
+    found = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        itself = f"/proc/self/fd/{found}"
+        with contextlib.suppress(OSError):
+            os.chmod(itself, 0o700)  # noqa: PTH101 - this very folder
+        fd = os.open(itself, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            yield fd
+        finally:
+            os.close(fd)
+    finally:
+        os.close(found)
+
+
+def _emptied(folder: int) -> list[str]:
+    """Unlink all in the open `folder` but its folders; their names."""
+    folders: list[str] = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                folders.append(entry.name)
+            else:
+                with contextlib.suppress(OSError):
+                    os.unlink(entry.name, dir_fd=folder)
+    return folders
+
+
+@dataclass
+class Disk:
+    """One folder that an entrant writes to, counted again when its disk has filled up, or later."""
+
+    folder: Path
+    bytes: int = 0
+    files: int = 0
+    _free: tuple[int, int] = field(default=(1 << 62, 1 << 62))
+    _counted_s: float = 0.0  # when that was
+
+    def look(self, most_bytes: int, most_files: int) -> None:
+        """Bring `bytes` and `files` up to date, or past one of the bounds."""
+        try:
+            found = os.statvfs(self.folder)
+        except OSError:
+            return
+        free = (found.f_bfree * found.f_frsize, found.f_ffree)
+        grown = self._free[0] - free[0] >= LOOK_AGAIN_BYTES
+        grown = grown or self._free[1] - free[1] >= LOOK_AGAIN_FILES
+        now_s = time.monotonic()
+        if grown or now_s - self._counted_s > LOOK_AGAIN_S:
+            self._counted_s = now_s
+            self.bytes, self.files, whole = counted(self.folder, most_bytes, most_files)
+            # Again at the next look if it moved: its owner is stopped in the turns of others.
+            self._free = free if whole else (1 << 62, 1 << 62)
+        # What was free since the last count: who fills it, lets go and fills it again is counted.
+        self._free = (max(self._free[0], free[0]), max(self._free[1], free[1]))
+
+
+def counted(folder: Path, most_bytes: int, most_files: int) -> tuple[int, int, bool]:
+    """(bytes on disk, entries) below `folder`, and whether each folder was where it was listed.
+
+    Stops when one is above its bound. A folder that cannot be listed, or lies deeper than a path
+    can name, or takes too much of our time, is UNCOUNTED bytes: no compiler makes one.
+    """
+    size, count, whole = 0, 0, True
+    queue, begun_s = [str(folder)], time.thread_time()
+    while queue and size <= most_bytes and count <= most_files:
+        if time.thread_time() - begun_s > LISTED_S:
+            return UNCOUNTED, count, True
+        try:
+            with os.scandir(queue.pop()) as entries:
+                for entry in entries:
+                    count += 1
+                    with contextlib.suppress(OSError):  # it has just gone
+                        size += entry.stat(follow_symlinks=False).st_blocks * 512
+                    if entry.is_dir(follow_symlinks=False):
+                        queue.append(entry.path)
+        except (FileNotFoundError, NotADirectoryError):
+            whole = False
+        except OSError:
+            return UNCOUNTED, count, True
+    return size, count, whole
