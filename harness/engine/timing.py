@@ -10,7 +10,7 @@ from harness.engine.run_state import State
 from harness.measure import stats
 from harness.measure.plan import Block, plan_case, shuffled
 from harness.measure.stopping import level_of
-from harness.measure.two_clocks import ClockCheck, check_clocks
+from harness.measure.two_clocks import OVERTOLD, ClockCheck, check_clocks
 from harness.measure.verdict import pace_of
 from harness.problems.base import Probe
 from harness.process.messages import BurstReport
@@ -125,15 +125,12 @@ def _take(state: State, name: str, case: Case, block: Block, reply: BurstReport)
         return
     if block.timed:
         assert block.index is not None
-        known.samples.append(
-            Sample(
-                block=block.index,
-                calls_ms=reply.calls_ms,
-                t2_ms=reply.t2_ms,
-                sm_mhz=state.monitor.sm_mhz(),
-                rest_ms=reply.rest_ms,
-            )
-        )
+        told = {name: getattr(reply, name) for name in ("calls_ms", "t2_ms", "rest_ms")}
+        sample = Sample(block=block.index, sm_mhz=state.monitor.sm_mhz(), **told)
+        if sample.overtold:
+            known.fail(Status.TIME_CLAIM_REJECTED, OVERTOLD)
+        else:
+            known.samples.append(sample)
 
 
 def clock_verdict(state: State, name: str, case: Case) -> ClockCheck:

@@ -19,7 +19,7 @@ from harness import PROTOCOL
 from harness.measure import stats
 from harness.measure.evenness import lasting
 from harness.measure.gpu_specs import peak_tflops
-from harness.measure.two_clocks import clock_tolerance
+from harness.measure.two_clocks import OVERTOLD, clock_tolerance
 from harness.measure.verdict import (
     GATHERED,
     MIN_BLOCKS,
@@ -169,10 +169,7 @@ def _differ(told: Any, again: Any, name: str = "") -> Iterator[str]:
 
 
 def doubts(row: Result, suite: Suite, cut: bool = False) -> list[str]:
-    """Why what is told as measured is nothing that a run of `suite` measures.
-
-    Both clocks of a burst are the run's to compare (two_clocks.py), which is done again.
-    """
+    """Why what is told as measured is nothing that a run of `suite` measures."""
     hidden, passed = row.case.hidden, row.status is Status.PASSED
     planned = max(5, suite.blocks // 2) if hidden else suite.blocks
     fewest = MIN_BLOCKS if cut else math.ceil(FEWEST_BLOCKS * planned)
@@ -189,6 +186,7 @@ def doubts(row: Result, suite: Suite, cut: bool = False) -> list[str]:
         "a block occurs twice": len({s.block for s in row.samples}) == len(row.samples),
         f"more than {most} blocks": len(row.samples) <= most,
         f"fewer than {fewest} blocks": not passed or row.blocks >= fewest,
+        OVERTOLD: not any(s.overtold and not s.late for s in row.samples),  # as engine/timing.py
         "its error is not below the contract": not passed or right,
         "its secret was never told": not passed or cut or bool(row.secret),
         "its times were not held against the judge's clock": not timed or row.slack is not None,

@@ -70,6 +70,7 @@ def clock_tolerance(on_gpu: bool) -> ClockTolerance:
     return GPU_TOLERANCE if on_gpu else CPU_TOLERANCE
 
 
+OVERTOLD = "its events took longer than the judge's clock"
 HOST_UNEVEN = 2.0  # times as long as usual may a slow host take for one of its calls
 
 

@@ -129,6 +129,11 @@ class Sample(Frozen):
         return self.t1_ms / len(self.calls_ms)
 
     @property
+    def overtold(self) -> bool:
+        """Whether its events took longer than the judge's clock, inside which they lie."""
+        return self.t1_ms > self.t2_ms * 1.001
+
+    @property
     def gap_ms(self) -> float:
         """T2 - T1: copies, messages and whatever the worker's clock did not tell."""
         return self.t2_ms - self.t1_ms

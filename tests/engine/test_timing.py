@@ -247,6 +247,15 @@ def test_a_call_that_no_clock_could_tell_from_none_took_no_time(
     assert (found.status, found.samples) == (Status.TIME_CLAIM_REJECTED, [])
 
 
+def test_who_tells_a_burst_longer_than_the_judge_waited_is_ended_by_the_run(bench: Bench) -> None:
+    """The audit refuses such a sample: the row was no verdict, and its author had two more draws."""
+    bench.calls_ms = (3.1,)
+    bench.run(0)
+    found = bench.state.record("mine", CASE)
+    assert (found.status, found.samples) == (Status.TIME_CLAIM_REJECTED, [])
+    assert "longer than the judge's clock" in found.reason
+
+
 def test_a_block_that_a_stranger_met_counts_for_nobody_and_is_run_again(bench: Bench) -> None:
     bench.run(0)
     bench.strangers = {bench.looks + 3: ["90 (python3)"]}  # behind the second turn of block 1
