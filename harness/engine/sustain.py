@@ -68,7 +68,8 @@ def _stretch(state: State, name: str, case: Case) -> Sustained:
         if isinstance(reply, StretchReport) and reply.status is Status.PASSED and not woken:
             with blamed(state, name):
                 return _figures(state, name, case, reply, recorder, burst_ms)
-    if woken and reply and reply.status is Status.PASSED:  # they are ended, so this comes to an end
+    beside = woken and name not in woken and reply  # others, who are ended: this comes to an end
+    if beside and beside.status in (Status.PASSED, Status.UNSTABLE):
         state.observer.note(f"{case.name}: {', '.join(woken)} ran beside {name}: once more")
         state.budget.spent_s[name] = spent_s
         return _stretch(state, name, case)

@@ -257,6 +257,32 @@ def test_a_stretch_in_which_a_rival_is_ended_runs_again_at_nobodys_cost(
     assert "c: other ran beside mine: once more" in bench.notes
 
 
+def test_who_runs_on_behind_its_own_stretch_has_none(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was asked again, at nobody's cost, as often as it ran on."""
+
+    def end_woken(state: Any, case: Case) -> list[str]:
+        if bench.asked[-1][0] != "mine":
+            return []
+        bench.record("mine", case).fail(Status.LEFT_WORK_RUNNING, "its processes ran")
+        return ["mine"]
+
+    monkeypatch.setattr(module, "end_woken", end_woken)
+    assert bench.sustained().status is Status.LEFT_WORK_RUNNING
+    assert [name for name, *_ in bench.asked].count("mine") == 1
+
+
+def test_an_uneven_stretch_beside_a_rival_that_woke_runs_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    woken = iter([["other"]])
+    bench.reply = StretchReport(status=Status.UNSTABLE, message="0.6 ms a call, then 0.5")
+    monkeypatch.setattr(module, "end_woken", lambda state, case: next(woken, []))
+    assert bench.sustained().status is Status.UNSTABLE
+    assert len(bench.asked) == 4
+
+
 def test_less_exact_than_in_its_bursts_is_refused(bench: Bench) -> None:
     bench.reply = GOOD.model_copy(update={"rel_l2": 8e-3})
     assert bench.sustained().status is Status.INCORRECT
