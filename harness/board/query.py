@@ -1,6 +1,7 @@
 """What several commands need: where things lie, the newest lines, and an entry by its name."""
 
 import argparse
+import itertools
 import shutil
 import sys
 import textwrap
@@ -143,17 +144,27 @@ class Libraries:
     def newest(self, result: Result) -> Iterable[tuple[Result, Result]]:
         """Each in the newest run that timed it beside this source: the source's row there, its."""
         runs = self.own.get((*record.of_source(result), result.config), {}).values()
-        last: dict[str, record.Head] = {}
-        for h in sorted(runs, key=lambda h: (h.date, h.run)):
-            last |= dict.fromkeys(self.heads.get(place(h), ()), h)
-        for name, h in last.items():
-            mine = [result] if h.run == result.run else record.read([h])[0]
-            yield from ((mine[0], r) for r in self._all(place(h)) if mine and r.entry == name)
+        found: dict[str, tuple[Result, Result]] = {}
+        for h in sorted(runs, key=lambda h: (h.date, h.run), reverse=True):
+            if not self.heads.get(place(h), {}).keys() - found.keys():
+                continue
+            rows = [result] if h.run == result.run else record.read([h])[0]
+            for mine, other in itertools.product(rows, self._all(place(h))):
+                if mine is result or not _worse(result, mine, other):
+                    found.setdefault(other.entry, (mine, other))
+        return found.values()
 
     def _all(self, key: tuple[object, ...]) -> Sequence[Result]:
         if key not in self.read:
             self.read[key], _ = record.read(self.heads.get(key, {}).values())
         return self.read[key]
+
+
+def _worse(result: Result, mine: Result, other: Result) -> bool:
+    """Whether an older pair is held less well than `result`, or stands beside no headline."""
+    least = HELD.index(result.held)
+    doubtful = any(unfit(r) or HELD.index(r.held) < least for r in (mine, other))
+    return doubtful or (mine.speedup is None and result.speedup is not None)
 
 
 def boards_of(entry: str, found: Leaderboard) -> list[tuple[Board, Row]]:

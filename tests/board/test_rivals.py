@@ -77,6 +77,22 @@ def test_a_newer_run_without_a_library_hides_it_in_no_cell(tmp_path: Path) -> No
     assert row.grid.over_best == row_of(first).grid.over_best
 
 
+@pytest.mark.parametrize(
+    "held", [{"integrity": "judged/0"}, {"integrity": "unlocked/2"}, {"speedup": None}]
+)
+def test_what_is_held_less_well_is_no_library_s_newest_run(
+    tmp_path: Path, held: dict[str, object]
+) -> None:
+    better = [r.model_copy(update=held) for r in grid(0.4, date="2026-11-21", run="r2")]
+    newest = [r for r in grid(date="2026-11-22", run="r3") if r.entry in ("mine", "sdpa_cudnn")]
+    first = grid(date="2026-11-20")
+    for each in (*first, *better, *newest):
+        record.append(tmp_path, each)
+    (board,) = query.boards_from(record.heads(tmp_path)[0])[0].boards
+    row = next(row for row in board.rows if row.entry == "mine")
+    assert row.grid.over_best == row_of(first).grid.over_best
+
+
 def test_a_cell_stands_beside_the_fastest_library_of_its_own_run() -> None:
     row = row_of(grid())
     assert [cell.result.config for cell in row.grid.cells] == [r.config for r in row.results]
