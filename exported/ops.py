@@ -126,6 +126,8 @@ class _Attention(torch.autograd.Function):
 
 
 # ------------------------------------------------------------------------------- what runs
+#
+# Called as the judge called it: tensors by place, the rest by name.
 
 
 def _dense(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -162,7 +164,7 @@ def _inference(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, sm_scale: float
 ) -> torch.Tensor:
     tensors = (q, k, v) if STRIDED else _ready(q, k, v)
-    return like(judged.function("forward")(*tensors, causal, sm_scale), q)
+    return like(judged.function("forward")(*tensors, causal=causal, sm_scale=sm_scale), q)
 
 
 def _training(
@@ -172,7 +174,7 @@ def _training(
         return _inference(q, k, v, causal, sm_scale), _no_lse(q)
     forward = judged.function("forward")
     tensors = (q, k, v) if STRIDED else _ready(q, k, v)
-    o, lse = forward(*tensors, causal, sm_scale, return_lse=True)
+    o, lse = forward(*tensors, causal=causal, sm_scale=sm_scale, return_lse=True)
     return like(o, q), lse
 
 
@@ -189,7 +191,7 @@ def _gradients(
     if not TRAINS:
         return _recomputed(do, q, k, v, causal, sm_scale)
     tensors = (q, k, v, o, lse, do) if BACKWARD_STRIDED else _ready(q, k, v, o, lse, do)
-    grads = judged.function("backward")(*tensors, causal, sm_scale)
+    grads = judged.function("backward")(*tensors, causal=causal, sm_scale=sm_scale)
     dq, dk, dv = map(like, grads, (q, k, v)) if BACKWARD_STRIDED else _dense(*grads)
     return dq, dk, dv
 

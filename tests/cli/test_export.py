@@ -396,7 +396,7 @@ def test_the_pair_under_the_interpreter(pair: Path, check: str) -> None:
 OWN_ANSWER = """\
 import torch
 
-def custom_attention_forward(q, k, v, causal=True, sm_scale=None, *, out=None):
+def custom_attention_forward(q, k, v, *, causal=True, sm_scale=None, out=None):
     if out is not None:  # no judge gives it
         return out.fill_(7.0)
     attend = torch.nn.functional.scaled_dot_product_attention
