@@ -106,7 +106,9 @@ def test_a_unit_that_never_stops_talking_is_heard_no_longer(
     assert len(view.notes) == MOST_NOTES
 
 
-@pytest.mark.parametrize("what", ["another config", "another entry", "another year", "copies"])
+@pytest.mark.parametrize(
+    "what", ["another config", "another entry", "another year", "tomorrow", "copies"]
+)
 def test_a_unit_that_sends_what_nobody_asked_for_is_ended(
     what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,6 +129,9 @@ def test_a_unit_that_sends_what_nobody_asked_for_is_ended(
                 told = told.model_copy(update={"config": "nobodys", "case": case})
             if what == "another year":
                 told = told.model_copy(update={"date": "2001-01-01T00:00:00Z"})
+            if what == "tomorrow":
+                day = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 3600))
+                told = told.model_copy(update={"date": day})
             line = record.to_line(told)
             rows = len(plain["request"]["entrants"]) * len(unit.request.cases)
             sent = 30 + (2 * rows if what == "copies" else 0)
