@@ -199,7 +199,12 @@ def pauses_s(seconds: float, rng: random.Random) -> Iterator[float]:
 
 
 def counted(checks: Sequence[SpotCheck], asked: Asked, claimed_ms: float) -> Counted | None:
-    """From the first to the last check of the last two thirds; None if too few calls between."""
+    """From the first to the last check of the last two thirds; None if too few calls between.
+
+    Raises WorkerGone where the worker's count went backwards.
+    """
+    if any(later.done < earlier.done for earlier, later in pairwise(checks)):
+        raise WorkerGone(Status.INVALID_SUBMISSION, "its count of calls went backwards")
     inside = [check for check in checks if asked.counted <= check.done <= check.after < asked.calls]
     calls = inside[-1].done - inside[0].done if inside else 0
     if calls < FEWEST_CALLS or inside[-1].done < REACHED * asked.calls:

@@ -15,7 +15,7 @@ import pytest
 torch = pytest.importorskip("torch")
 import torch.nn.functional as F  # noqa: E402
 
-from harness.judge.burst import WorkerLink  # noqa: E402
+from harness.judge.burst import WorkerGone, WorkerLink  # noqa: E402
 from harness.judge.inputs import Inputs  # noqa: E402
 from harness.judge.stretch import (  # noqa: E402
     Asked,
@@ -225,6 +225,8 @@ def checks(*done: int, ms: float = 0.5, within: int = 0) -> list[SpotCheck]:
 
 def test_the_last_two_thirds_count_and_a_check_behind_the_end_does_not():
     told = asked(calls=300)
+    with pytest.raises(WorkerGone, match="backwards"):
+        counted(checks(10, 90, 200, 110, 290, 300), told, 0.5)
     seen = counted(checks(10, 90, 110, 200, 290, 300), told, 0.5)
     assert seen is not None
     assert (seen.calls, seen.latency_ms) == (180, 0.5)
