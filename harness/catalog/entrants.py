@@ -64,7 +64,7 @@ def gather(
         else:
             paths = _all_of(root, problem, refused)  # the root's own
         alone = name != ALL and len(paths) == 1
-        for path in paths:
+        for path in sorted(paths, key=Path.is_symlink):  # a link gives nobody its name
             try:
                 entrant = load_entrant(path, kind, problem, root)
                 if entrant.name in taken or _is_anothers(entrant, root):
@@ -364,7 +364,13 @@ def _place(name: str, root: Path) -> Path | None:
     here = [Path(name)] if "/" in name else []  # a path, before it is anybody's name
     places = (place for r in layers(root) for place in (r / name, Path(name), r / entry_name(name)))
     tried = (Path(f"{base}{end}") for base in (*here, *places) for end in ("", *ENTRIES))
-    return next(filter(Path.exists, tried), None)
+    return next(filter(_is_there, tried), None)
+
+
+def _is_there(path: Path) -> bool:
+    with contextlib.suppress(OSError):  # it is longer than a name may be
+        return path.exists()
+    return False
 
 
 def _display_name(path: Path, manifest: Manifest, root: Path | None) -> str:

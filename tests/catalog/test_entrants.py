@@ -667,6 +667,8 @@ def test_a_bad_ladder_answers_for_nobody_else(tmp_path: Path) -> None:
     with pytest.raises(SubmissionError, match="no entry 'goood'") as caught:
         find(tmp_path, "goood")
     assert "Did you mean 'good'" in caught.value.hint
+    with pytest.raises(SubmissionError, match="no entry"):
+        find(tmp_path, f"./{'x' * 300}")
 
 
 def test_a_misspelt_rung_offers_the_nearest(tmp_path: Path) -> None:
@@ -702,3 +704,13 @@ def test_nobody_can_write_sources_until_their_folder_is_a_rivals() -> None:
     assert told != theirs.removeprefix("a-b-")
     assert key.startswith(told)
     assert 4 * len(told) >= 128
+
+
+def test_a_link_beside_another_s_file_gives_it_no_name(tmp_path: Path) -> None:
+    """In a folder of candidates, where it came first by its name, the row was told of it."""
+    folder = tmp_path / "candidates"
+    folder.mkdir()
+    (folder / "other.py").write_text(GOOD)
+    (folder / "Other.py").symlink_to(folder / "other.py")
+    root = tmp_path / "submissions"
+    assert [entrant.name for entrant in find(root, f"{folder}/")] == ["other"]
