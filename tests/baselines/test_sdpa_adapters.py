@@ -229,7 +229,7 @@ def test_flex_attention_is_asked_for_its_flash_backend(load, monkeypatch):
     module, seen = load("baselines/flex_attention_fa4", files=FA4), []
     monkeypatch.setattr(module, "_check_gpu", lambda device: None)
     monkeypatch.setattr(module, "_compiled", lambda *a, **kwargs: seen.append(kwargs))
-    q, k = torch.zeros(1, 4, 128, 16), torch.zeros(1, 2, 256, 16)
+    q, k = torch.zeros(1, 4, 128, 64), torch.zeros(1, 2, 256, 64)
     module.custom_attention_forward(q, k, k, causal=True, sm_scale=0.3)
     assert seen[0]["kernel_options"] == {"BACKEND": "FLASH"}
     assert seen[0]["enable_gqa"]
