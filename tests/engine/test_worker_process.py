@@ -23,7 +23,7 @@ from harness.engine.timing import start_profilers
 from harness.judge.burst import WorkerLink
 from harness.judge.judge import Judge
 from harness.measure.verdict import Evidence
-from harness.problems import get_problem
+from harness.problems import Problem, get_problem
 from harness.process import wire
 from harness.process.child import Child
 from harness.process.messages import BurstReport
@@ -117,15 +117,20 @@ def test_a_seat_that_cannot_be_made_fails_its_own_entry_and_nobody_else_s(
     assert not session.needs_build(mine, run), "nothing of it is looked into"
 
 
-def test_what_is_over_its_quota_goes_when_its_process_ends(tmp_path: Path) -> None:
-    """A disk that one entrant filled was full for all that came later, until it ran again itself."""
-    (tmp_path / "mine.py").write_text(SOURCE)
+def on_a_small_disk(folder: Path) -> tuple[Request, Problem]:
+    """A request of one submission that may keep a MiB."""
+    (folder / "mine.py").write_text(SOURCE)
     problem = get_problem("attention_forward")
-    entrant = load_entrant(tmp_path / "mine.py", Kind.SUBMISSION, problem)
+    entrant = load_entrant(folder / "mine.py", Kind.SUBMISSION, problem)
     suite = load_suite("smoke", ROOT / "configs")
     limits = suite.limits.model_copy(update={"disk_gib": 0.001})
     suite = suite.model_copy(update={"limits": limits})
-    request = Request(suite, Machine(), (entrant,), "sdpa", cache=tmp_path / "cache")
+    return Request(suite, Machine(), (entrant,), "sdpa", cache=folder / "cache"), problem
+
+
+def test_what_is_over_its_quota_goes_when_its_process_ends(tmp_path: Path) -> None:
+    """A disk that one entrant filled was full for all that came later, until it ran again itself."""
+    request, problem = on_a_small_disk(tmp_path)
     (tmp_path / "scratch").mkdir()
     mine = Crew(request, problem, "cpu", tmp_path / "scratch").workers["mine"]
     mine._child = MagicMock()
@@ -140,13 +145,7 @@ def test_what_is_over_its_quota_goes_when_its_process_ends(tmp_path: Path) -> No
 
 def test_a_cache_in_which_another_run_lives_is_emptied_by_the_last_to_leave(tmp_path: Path) -> None:
     """Two runs of one source share it: emptied under a worker it took that one's place to write."""
-    (tmp_path / "mine.py").write_text(SOURCE)
-    problem = get_problem("attention_forward")
-    entrant = load_entrant(tmp_path / "mine.py", Kind.SUBMISSION, problem)
-    suite = load_suite("smoke", ROOT / "configs")
-    limits = suite.limits.model_copy(update={"disk_gib": 0.001})
-    suite = suite.model_copy(update={"limits": limits})
-    request = Request(suite, Machine(), (entrant,), "sdpa", cache=tmp_path / "cache")
+    request, problem = on_a_small_disk(tmp_path)
     runs = [tmp_path / "first", tmp_path / "second", tmp_path / "third"]
     for scratch in runs:
         scratch.mkdir()
