@@ -114,7 +114,7 @@ class SharedRuns:
             if set(configs) <= mine[run].keys() & theirs[run].keys():
                 chosen = [side[run][config] for config in configs for side in (mine, theirs)]
                 found, damaged = record.read(chosen)
-                worse = any(unfit(r) or HELD.index(r.held) < least for r in found)
+                worse = _held_worse(found, least)
                 ratios = [] if damaged or worse else map(direct_on, found[::2], found[1::2])
                 known = [ratio for ratio in ratios if ratio]
                 if len(known) == len(configs):
@@ -145,12 +145,14 @@ class Libraries:
         """Each in the newest run that timed it beside this source: the source's row there, its."""
         runs = self.own.get((*record.of_source(result), result.config), {}).values()
         found: dict[str, tuple[Result, Result]] = {}
+        least = HELD.index(result.held)
         for h in sorted(runs, key=lambda h: (h.date, h.run), reverse=True):
             if not self.heads.get(place(h), {}).keys() - found.keys():
                 continue
             rows = [result] if h.run == result.run else record.read([h])[0]
             for mine, other in itertools.product(rows, self._all(place(h))):
-                if mine is result or not _worse(result, mine, other):
+                alone = mine.speedup is None and result.speedup is not None
+                if mine is result or not (alone or _held_worse((mine, other), least)):
                     found.setdefault(other.entry, (mine, other))
         return found.values()
 
@@ -160,11 +162,9 @@ class Libraries:
         return self.read[key]
 
 
-def _worse(result: Result, mine: Result, other: Result) -> bool:
-    """Whether an older pair is held less well than `result`, or stands beside no headline."""
-    least = HELD.index(result.held)
-    doubtful = any(unfit(r) or HELD.index(r.held) < least for r in (mine, other))
-    return doubtful or (mine.speedup is None and result.speedup is not None)
+def _held_worse(results: Iterable[Result], least: int) -> bool:
+    """Whether one of them is compared with no other, or held less well than HELD[least]."""
+    return any(unfit(r) or HELD.index(r.held) < least for r in results)
 
 
 def boards_of(entry: str, found: Leaderboard) -> list[tuple[Board, Row]]:
