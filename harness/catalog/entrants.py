@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import json
+import os
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
@@ -364,13 +365,7 @@ def _place(name: str, root: Path) -> Path | None:
     here = [Path(name)] if "/" in name else []  # a path, before it is anybody's name
     places = (place for r in layers(root) for place in (r / name, Path(name), r / entry_name(name)))
     tried = (Path(f"{base}{end}") for base in (*here, *places) for end in ("", *ENTRIES))
-    return next(filter(_is_there, tried), None)
-
-
-def _is_there(path: Path) -> bool:
-    with contextlib.suppress(OSError):  # it is longer than a name may be
-        return path.exists()
-    return False
+    return next(filter(os.path.exists, tried), None)  # False of what is longer than a name may be
 
 
 def _display_name(path: Path, manifest: Manifest, root: Path | None) -> str:
