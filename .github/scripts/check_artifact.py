@@ -34,7 +34,7 @@ from harness.catalog.entrants import load_entrant  # noqa: E402
 from harness.catalog.suites import load_suite  # noqa: E402
 from harness.errors import HarnessError  # noqa: E402
 from harness.judge.secret import Secret  # noqa: E402
-from harness.measure.audit import Asked, audited  # noqa: E402
+from harness.measure.audit import Asked, audited, dates_between  # noqa: E402
 from harness.measure.gpu_specs import misnamed, part_of  # noqa: E402
 from harness.measure.verdict import asked_facts  # noqa: E402
 from harness.problems import get_problem  # noqa: E402
@@ -48,7 +48,6 @@ MOST_LINES = 500
 BEHIND_WALLS = re.compile(r"judged/[1-3]")  # 0: the submission could reach what the judge wrote
 COMMITTED = re.compile(rb'"secret_commitment":"([0-9a-f]{64})"')
 MOST_AGE_S = 2 * 86_400  # from the measurement until its records are taken
-AHEAD_S = 600  # by which the clock of the machine that measured may be
 COMMIT_DIGITS = (
     12  # of the harness, as a record tells it; a '+' behind them says that files differed
 )
@@ -109,8 +108,7 @@ def expect(root: Path, submission: str, suite_name: str, into: Path) -> Expected
     if submission not in entrants:
         raise ValueError(f"submissions/{submission} is not in this checkout")
     commit = git(root, "rev-parse", "HEAD").decode().strip()
-    first, last = map(time.gmtime, (today() - MOST_AGE_S, today() + AHEAD_S))
-    days = time.strftime("%Y-%m-%d", first), time.strftime("%Y-%m-%dT%H:%M:%SZ", last)
+    days = dates_between(today() - MOST_AGE_S, today())
     recorded, _ = record.heads(into)
     told = (COMMITTED.findall(path.read_bytes()) for path in into.rglob("*.jsonl"))
     known = frozenset(each.decode() for found in told for each in found)

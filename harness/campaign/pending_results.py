@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from harness.campaign.unit import Unit, misfit
-from harness.measure.audit import Asked, audited
+from harness.measure.audit import Asked, audited, dates_between
 from harness.measure.gpu_specs import PARTS, misnamed
 from harness.measure.verdict import Evidence, asked_facts, conclude_case
 from harness.process.text import shown
@@ -23,7 +23,7 @@ from harness.schema import Entrant, Machine, Result, Status
 NO_WORD = frozenset({Status.INTERRUPTED, Status.HARNESS_ERROR})
 #: Of these the verdict leans on who was timed beside them.
 TIMED = frozenset({Status.PASSED, Status.UNSTABLE, Status.CONTENDED})
-DAY_S, AHEAD_S = 86_400.0, 600.0  # by which the clock of a node may be behind, and ahead
+DAY_S = 86_400.0  # by which the clock of a node may be behind
 
 
 def _of_kind(unit: Unit) -> Machine:
@@ -81,8 +81,7 @@ class PendingResults:
         Raises ValueError for a row nobody asked for, for more copies than rows, and where a row of
         the case contradicts itself; then none of them counts.
         """
-        first, last = time.gmtime(self._began - DAY_S), time.gmtime(time.time() + AHEAD_S)
-        days = time.strftime("%Y-%m-%d", first), time.strftime("%Y-%m-%dT%H:%M:%SZ", last)
+        days = dates_between(self._began - DAY_S, time.time())
         asked = result.entry in self._owed and result.config in self.unit.request.cases
         if not asked or not days[0] <= result.date <= days[1]:
             of = f"{shown(result.entry)} on {shown(result.config)}, {shown(result.date)}"

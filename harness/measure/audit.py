@@ -9,6 +9,7 @@ ask is whether a run can have measured such things (`doubts`).
 
 import hashlib
 import math
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -44,6 +45,7 @@ LEFT_THE_RUN = frozenset({Status.BROKE_THE_RUN, Status.HARNESS_ERROR})
 #: What stands beside a failure and says nothing: no board shows it, and it is not taken.
 IDLE = {"slack", "drift_pct", "samples"}
 MOST_TOLD = 5  # differences of one row
+AHEAD_S = 600  # by which the clock of the machine that measured may be
 LESS_SLACK_PCT = 0.01  # than the clocks leave, of records of earlier rules
 
 
@@ -224,11 +226,23 @@ FIGURES |= {"status", "numerics_class", "sustained"}
 
 def not_made_again(row: Result, beside: Mapping[str, Result]) -> str:
     """What `of_record` must believe of a row, and why; empty where that is nothing."""
-    _, pace, against = _leans_on(row, beside)
-    if row.status is Status.PASSED and against not in {row.entry, *beside}:
-        return f"its speed-up, slack, drift and peak: no row of {against} stands beside it"
+    if gone := missing_beside(row, beside):
+        return f"its speed-up, slack, drift and peak: no row of {gone} stands beside it"
+    _, pace, _ = _leans_on(row, beside)
     earlier = row.status is Status.PASSED and row.protocol != PROTOCOL and not pace
     return f"its slack, drift and peak: it is of protocol {row.protocol}" if earlier else ""
+
+
+def dates_between(first_s: float, now_s: float) -> tuple[str, str]:
+    """What a row that is taken at `now_s` may tell as its date: the first day, the last moment."""
+    first, last = time.gmtime(first_s), time.gmtime(now_s + AHEAD_S)
+    return time.strftime("%Y-%m-%d", first), time.strftime("%Y-%m-%dT%H:%M:%SZ", last)
+
+
+def missing_beside(row: Result, beside: Mapping[str, Result]) -> str:
+    """Whose row the figures of `row` need and have not; empty where they need nobody's."""
+    _, _, against = _leans_on(row, beside)
+    return against if row.status is Status.PASSED and against not in {row.entry, *beside} else ""
 
 
 def _leans_on(row: Result, beside: Mapping[str, Result]) -> tuple[str, str, str]:

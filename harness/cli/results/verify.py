@@ -27,7 +27,7 @@ from harness.cli.arguments import whole
 from harness.cli.results.compare import _named, percent
 from harness.errors import Exit, SuiteError, UnavailableError, UsageError, typed
 from harness.measure import stats
-from harness.measure.audit import not_made_again, of_record
+from harness.measure.audit import missing_beside, not_made_again, of_record
 from harness.measure.stats import Interval
 from harness.process.project import base
 from harness.schema import MOST_BLOCKS, Kind, Machine, Result, Status, Suite, is_hidden
@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
     mates = {r.config: {b.entry: b for b in beside if b.config == r.config} for r in old}
     wrong = [f"{r.config}: {fault}" for r in old for fault in of_record(r, mates[r.config])]
     bare = [f"{r.config}: {why}" for r in old if (why := not_made_again(r, mates[r.config]))]
-    half = any(": no row of " in line for line in bare)
+    half = any(missing_beside(r, mates[r.config]) for r in old)
     document = {"entry": old[0].entry, "records": len(old), "faults": wrong, "not_made_again": bare}
     say: Callable[[str], object] = (lambda _: None) if args.json else print
     for line in wrong:
