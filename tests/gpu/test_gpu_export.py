@@ -22,7 +22,7 @@ PAIRS = [("cuda_hopper", "cuda_hopper_backward"), ("triton_champion", "triton_ba
 STRIDED = {"cuda_hopper"}
 NAMES = [
     *("gradients", "opchecks", "compiled", "compiled_model", "cuda_graph", "checkpointed"),
-    *("autocast", "sdpa_slot", "fallback", "streams", "processes", "huge"),
+    *("autocast", "fallback", "sdpa_slot", "streams", "processes", "huge"),
 ]
 NAMES_ON_TWO = ["beside_the_current_card", "compiled", "cuda_graph", "streams", "data_parallel"]
 
