@@ -1,6 +1,15 @@
 // What a test calls, one function per kernel of the file under test; arguments as in the kernels, then how to run.
 #include "KERNEL_FILE"
 #define EXPORT extern "C" __attribute__((visibility("default"))) const char*
+#ifdef PACKED   // cuda_hopper_backward_packed
+EXPORT run_preprocess(const uint16_t* o, const uint16_t* d_o, const float* lse, int* seen, float* stats, float* dq_sum, uint32_t* taken, int S, const Sequences* of, int blocks, int timing, int seed) {
+  const Sequences sequences = *of;
+  return cpu::launch(blocks, 256, timing, seed, [=] { preprocess(o, d_o, lse, seen, stats, dq_sum, taken, S, sequences); });
+}
+EXPORT run_postprocess(const float* dq_sum, uint16_t* dq, float scale, int S, int blocks, int timing, int seed) {
+  return cpu::launch(blocks, 256, timing, seed, [=] { postprocess(dq_sum, dq, scale, S); });
+}
+#endif
 #ifdef ORDERED   // cuda_hopper_backward_deterministic
 #ifdef PASSES
 EXPORT run_preprocess(const uint16_t* o, const uint16_t* d_o, const float* lse, float* stats, uint32_t* turns, int S, int blocks, int timing, int seed) {

@@ -1,0 +1,146 @@
+"""cuda_hopper_backward_packed: its kernels' own source on a CPU against float64, its host side."""
+
+import ctypes
+import re
+
+import numpy as np
+import pytest
+
+import hopper_on_cpu as on_cpu  # isort: skip
+
+FOLDER = on_cpu.FOLDER.with_name("cuda_hopper_backward_packed")
+FILE = "kernels/backward.cu"
+SMEM_LIMIT_BYTES = 227 << 10
+WHOLE, WHOLE_BF16 = 6e-4, 5e-3  # as of its sister; a lost element of a tile gives more
+needs_gxx = pytest.mark.skipif(not on_cpu.have_compiler(), reason="g++ is not on PATH")
+
+
+class Sequences(ctypes.Structure):
+    """`struct Sequences` of backward.cu."""
+
+    _fields_ = [("begins", ctypes.c_void_p), ("count", ctypes.c_int), ("causal", ctypes.c_int)]
+
+
+class Params(ctypes.Structure):
+    """`struct Params` of backward.cu."""
+
+    _fields_ = [
+        *((n, ctypes.c_void_p) for n in ("seen", "stats", "dq_sum", "dk", "dv", "taken")),
+        *((n, ctypes.c_int) for n in ("seqlen", "kv_heads", "group")),
+        *((n, ctypes.c_float) for n in ("scale", "scale_log2")),
+    ]
+
+
+class Packed(on_cpu.Problem):
+    """Sequences of these lengths in one row, each of which attends to itself alone; none: a plain batch."""
+
+    def __init__(self, heads, lengths, causal, *, group=1, bf16=False, seed=0):
+        self.lengths = lengths
+        super().__init__(heads, sum(lengths), 128, causal, seed=seed, group=group, bf16=bf16)
+        kept = ("q", "k", "v", "d_o", "o", "lse", "expected")
+        whole = {name: getattr(self, name) for name in kept}
+        ends = np.cumsum(lengths)
+        for begin, end in zip(ends - lengths, ends, strict=True):
+            if end > begin:
+                self._expect(whole, slice(begin, end))
+
+    def _expect(self, whole, rows):
+        """What the tokens `rows` give by themselves, put into o, lse and the expected gradients."""
+        flat = [on_cpu.numbers(whole[n])[0, :, rows] for n in ("q", "k", "v", "d_o")]
+        flat[1], flat[2] = (np.repeat(x, self.group, 0) for x in flat[1:3])
+        o, lse, dq, dk, dv = on_cpu.reference(*flat, self.causal, self.scale)
+        self.o[0, :, rows] = on_cpu.to_bf16(o) if self.bf16 else o
+        self.lse[:, rows] = lse
+        self.expected[0][:, rows] = dq
+        for into, each in ((1, dk), (2, dv)):
+            self.expected[into][:, rows] = each.reshape(-1, self.group, *each.shape[1:]).sum(1)
+
+    def run(self, cache, timing=on_cpu.RANDOM, seed=0, edit=None, begins=None):
+        flags = ("-DPACKED=1", *(("-DBF16=1",) if self.bf16 else ()))
+        library = on_cpu.compile_kernel(FILE, 128, flags, cache, edit, FOLDER)
+        kv_heads, how = self.heads // self.group, (timing, seed)
+        self.seen = on_cpu.aligned((-(-self.seqlen // 128) * 128, 2), np.int32, 77)
+        taken = on_cpu.aligned((1,), np.uint32, 77)
+        begins = np.cumsum([0, *self.lengths], dtype=np.int32) if begins is None else begins
+        of = Sequences(begins.ctypes.data, len(begins) - 1, int(self.causal))
+        inputs = map(on_cpu._pointer, (self.o, self.d_o, self.lse, self.seen, self.stats, self.dq_sum, taken))  # fmt: skip
+        tiles = self.heads * self.tiles
+        on_cpu._call(library.run_preprocess, *inputs, self.seqlen, ctypes.byref(of), tiles, *how)
+        arrays = self.seen, self.stats, self.dq_sum, self.dk, self.dv, taken
+        scales = (x.value for x in self.scales())
+        params = Params(*(x.ctypes.data for x in arrays), self.seqlen, kv_heads, self.group, *scales)  # fmt: skip
+        on_cpu._call(library.run_backward, self.maps(128), ctypes.byref(params), 2, 384, *how)
+        sums = map(on_cpu._pointer, (self.dq_sum, self.dq))
+        on_cpu._call(library.run_postprocess, *sums, self.scales()[0], self.seqlen, tiles, *how)
+        return self.errors()
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    return tmp_path_factory.mktemp("on_cpu")
+
+
+@needs_gxx
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize(
+    ("heads", "group", "lengths", "timing"),
+    [(1, 1, (330,), on_cpu.RANDOM), (2, 2, (100, 28, 130), on_cpu.LATE), (2, 1, (1, 63, 64, 65, 1), on_cpu.EARLY),
+     (4, 4, (17, 0, 200), on_cpu.RANDOM), (3, 3, (5, 5, 5), on_cpu.RANDOM), (4, 2, (192, 64), on_cpu.LATE)],
+)  # fmt: skip
+def test_gradients(cache, heads, group, lengths, causal, timing):
+    """Sequences that begin on a tile and inside one, several in a tile, one of no token; heads in groups."""
+    problem = Packed(heads, lengths, causal, group=group, seed=sum(lengths))
+    errors = problem.run(cache, timing, seed=heads)
+    assert max(errors.values()) < WHOLE, errors
+
+
+@needs_gxx
+def test_bf16(cache):
+    problem = Packed(4, (70, 120), True, group=2, bf16=True)
+    assert 2 * WHOLE < max(problem.run(cache).values()) < WHOLE_BF16
+
+
+@needs_gxx
+@pytest.mark.parametrize("causal", [True, False])
+def test_tokens_behind_the_last_sequence_have_no_gradient(cache, causal):
+    problem = Packed(2, (100, 100), causal)
+    begins = np.array([0, 100], np.int32)
+    problem.run(cache, begins=begins)
+    for got in (problem.dk, problem.dv, problem.dq):
+        assert not on_cpu.numbers(got)[0, :, 100:].any()
+
+
+# Each takes one thing away that the kernel needs; some order of events must show it.
+MISTAKES = {
+    "a neighbour's queries are seen": (r"\(uint32_t\)\(column - from\[r\]\) < width\[r\]", "column >= from[r]"),
+    "masks only where a row begins": (r" \|\| tile \* M \+ M > all_to", ""),
+    "masks only where a row ends": (r"tile \* M < all_from \|\| ", ""),
+    "the last sequence of a block is cut": (r"p\.seen\[2 \* last \+ 1\]", "p.seen[2 * kv0 + 1]"),
+    "dq of the next head begins at once": (r"tile == first \? tiles - \(end - first\) : 0", "0"),
+    "one head of q a group": (r"heads_end = head \+ p\.group", "heads_end = head + 1"),
+    "an edge belongs to both": (r"begins\[middle\] <= row", "begins[middle] < row"),
+    "dS over one in use": (r"mbar_wait\(through \+ 8 \* before, before_parity\); +// everybody is through with the trip", "//"),
+    "k over one in use": (r"mbar_wait\(k_empty, kv_parity\);\n +mbar_expect", "mbar_expect"),
+    "dQ is not fenced": (r"proxy_fence\(\); __syncwarp\(\);\n +bulk_add_if", "__syncwarp(); bulk_add_if"),
+}  # fmt: skip
+
+
+@needs_gxx
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_shows(cache, mistake):
+    old, new = MISTAKES[mistake]
+
+    def edit(source):
+        source, changed = re.subn(old, new, source)
+        assert changed
+        return source
+
+    try:
+        for timing, seed in [(on_cpu.LATE, 0), *((on_cpu.RANDOM, n) for n in range(4))]:
+            problem = Packed(4, (100, 128, 102), seed % 2 == 0, group=2)
+            errors = problem.run(cache, timing, seed, edit=edit)
+            if max(np.nan_to_num(list(errors.values()), nan=1e9)) > WHOLE:
+                return
+    except on_cpu.KernelFailed:
+        return
+    pytest.fail("all orders of events gave right gradients")
