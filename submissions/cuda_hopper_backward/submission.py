@@ -6,7 +6,7 @@ its short passes itself; headdim 128 preprocesses (row sums, zeroed dq sums wher
 runs the main kernel and converts dq's fp32 sums, of all heads or of those that the main kernel leaves; headdim 256
 preprocesses and has a kernel for dk, dv and dS and one for dq of that dS, for as many heads at a time as have dS in
 0.55 GB, or for some kv rows of one head. Where heads share k and v, one more sums their dk and
-dv. This file compiles them once (NVRTC, cached on disk), encodes the tensor maps that TMA needs, and keeps what
+dv. Packed sequences at headdim 128: `kernels/packed.cu`, to which the device tells where they begin. This file compiles them once (NVRTC, cached on disk), encodes the tensor maps that TMA needs, and keeps what
 a call repeats per set of pointers.
 """
 
@@ -15,6 +15,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import hashlib
+import itertools
 import math
 import os
 import tempfile
@@ -28,9 +29,9 @@ from cuda.bindings import driver, nvrtc
 FOLDER = Path(__file__).resolve().parent
 HEADERS = ("sm90.cuh", "rows.cuh", "passes.cuh", "spare.cuh")
 PASSES = "kernels/passes.cu"
-WIDE, THREE, AHEAD = "wide", "three", "ahead"
-FILES = {AHEAD: "kernels/backward.cu", THREE: "kernels/three.cu", WIDE: "kernels/wide.cu"}
-KV_ROWS = {AHEAD: 128, THREE: 192, WIDE: 64}  # of a block
+WIDE, THREE, AHEAD, PACKED = "wide", "three", "ahead", "packed"
+FILES = {AHEAD: "kernels/backward.cu", THREE: "kernels/three.cu", WIDE: "kernels/wide.cu", PACKED: "kernels/packed.cu"}  # fmt: skip
+KV_ROWS = {AHEAD: 128, THREE: 192, WIDE: 64, PACKED: 128}  # of a block
 MAX_PLANS = 1024
 MB, NEVER = 1 << 20, 1 << 30
 GENERAL, BF16, ONCE, STORED = "-DGENERAL=1", "-DBF16=1", "-DONCE=1", "-DSTORED=1"
@@ -157,6 +158,16 @@ class Passes(ctypes.Structure):
     ]
 
 
+class PackedParams(ctypes.Structure):
+    """`struct Params` of packed.cu, field by field."""
+
+    _fields_ = [
+        *((n, ctypes.c_void_p) for n in ("edges", "stats", "dq_sum", "dk", "dv", "taken")),
+        *((n, ctypes.c_int) for n in ("seqlen", "kv_heads", "group")),
+        *((n, ctypes.c_float) for n in ("scale", "scale_log2")),
+    ]
+
+
 class ThreeParams(ctypes.Structure):
     """`struct Params` of three.cu, field by field."""
 
@@ -198,6 +209,11 @@ def fused_smem_bytes() -> int:
     tiles = 2 * 128 * 256 + (3 + 2) * 64 * 256 + 2 * 128 * 64 * 2
     barriers = 8 * (2 * 3 + 2 + 4 + 3 + 1 + 2)
     return tiles + 64 * 128 * 4 + (3 + 2) * 64 * 4 + 3 * 8 * 576 + 128 + barriers
+
+
+def packed_smem_bytes() -> int:
+    """As `backward` without spare warps, with the first and last query row of 128 kv rows, and records half as long."""
+    return fused_smem_bytes() - 3 * 8 * 576 + 128 * 8 - 64 - 8 * 6
 
 
 PIECES = 2  # of a kv block of the last, partly filled wave
@@ -414,7 +430,10 @@ class _Clear:
 class Plan:
     """The launches of one call, ready to go except for what is allocated per call, and the stream."""
 
-    def __init__(self, q, k, v, o, d_o, causal: bool, scale: float, build: Build) -> None:
+    def __init__(
+        self, q, k, v, o, d_o, causal: bool, scale: float, build: Build, begins=None
+    ) -> None:
+        self.begins = begins  # of packed sequences
         batch, nheads, self.seqlen, headdim = q.shape
         self.heads, self.tiles, self.seqlen_k = batch * nheads, -(-q.shape[2] // 64), k.shape[2]
         self.group, self.scale, self.causal = nheads // k.shape[1], scale, causal
@@ -440,7 +459,7 @@ class Plan:
         self.ds_floats, self.ds_sums = 0, ctypes.c_void_p()
         self.device = q.device
         self.part_values = 0
-        if self.group > 1:
+        if self.group > 1 and begins is None:
             of_head = self.seqlen_k * headdim
             self.part_values = 2 * self.heads * of_head
             self.each_at = [Strides(nheads * of_head, of_head, headdim)] * 2
@@ -454,12 +473,12 @@ class Plan:
             function, file=FILES[build.rung], flags=(*build.flags, *once, *dtype)
         )
         maps = [_tensor_map(t, n, general) for t, n in ((q, 64), (k, rows), (v, rows), (d_o, 64))]
-        kinds = {WIDE: self._wide, THREE: self._three}
+        kinds = {WIDE: self._wide, THREE: self._three, PACKED: self._packed}
         self.params = None
         self.dq_sum_after, self.dq_after = ctypes.c_void_p(), ctypes.c_void_p()
         self.contiguous = o.is_contiguous() and d_o.is_contiguous() and not general
         self.launches = kinds.get(build.rung, self._fused)(maps, headdim)
-        if self.group > 1:
+        if self.part_values:
             chunks = self.seqlen_k * headdim // 8
             kv_heads, kv_nheads = self.heads // self.group, k.shape[1]
             sizes = map(ctypes.c_int, (kv_heads, self.group, chunks, kv_nheads))
@@ -498,14 +517,38 @@ class Plan:
         flags = (*self.main.keywords["flags"], *((STORED,) if stored else ()))
         kernel = self.main("backward", smem_bytes=smem, flags=flags)
         main = _Launch(kernel, grid, 384, smem, *maps, self.params)
+        self.heads_before = lead * self.section if lead else self.heads
+        self.heads_after = self.heads - (self.sections - lag) * self.section if lead else self.heads
+        before = self._preprocess(self.heads_before, stored * self.section)
+        return [before, main, self._postprocess(self.heads_after, headdim)]
+
+    def _postprocess(self, heads: int, headdim: int) -> _Launch:
+        """dq of the last so many heads out of its sums."""
         smem = 64 * (headdim + 8) * 2
         after = self.passes("postprocess", smem_bytes=smem)
         numbers = ctypes.c_float(self.scale), *map(ctypes.c_int, (self.seqlen, self.keys.nheads))
-        self.heads_before = lead * self.section if lead else self.heads
-        self.heads_after = self.heads - (self.sections - lag) * self.section if lead else self.heads
-        sizes = self.heads_after * self.tiles, 256, smem
-        last = _Launch(after, *sizes, self.dq_sum_after, self.dq_after, *numbers, self.dq_at)
-        return [self._preprocess(self.heads_before, stored * self.section), main, last]
+        sizes = heads * self.tiles, 256, smem
+        return _Launch(after, *sizes, self.dq_sum_after, self.dq_after, *numbers, self.dq_at)
+
+    def _packed(self, maps: list, headdim: int) -> list[_Launch]:
+        """Who sees whom, row sums, one kernel of five products, and dq out of its sums."""
+        kv_blocks, kv_heads = -(-self.seqlen // KV_ROWS[PACKED]), self.heads // self.group
+        self.counters, self.tail_floats = 1, 2 * KV_ROWS[PACKED] * kv_blocks
+        log2_scale = self.scale * math.log2(math.e)
+        sizes = self.seqlen, kv_heads, self.group, self.scale, log2_scale
+        self.params = PackedParams(*(None,) * 6, *sizes)
+        edges = ctypes.c_void_p(self.begins.data_ptr())
+        numbers = map(ctypes.c_int, (len(self.begins) - 1, self.causal, self.seqlen))
+        find = self.main("find_edges", smem_bytes=0)
+        smem = packed_smem_bytes()
+        grid = min(kv_heads * kv_blocks, _multiprocessors(self.device))
+        kernel = self.main("backward", smem_bytes=smem)
+        return [
+            _Launch(find, kv_blocks, KV_ROWS[PACKED], 0, edges, *numbers, self.tail),
+            self._preprocess(self.heads),
+            _Launch(kernel, grid, 384, smem, *maps, self.params),
+            self._postprocess(self.heads, headdim),
+        ]
 
     def _spare_passes(self, kv_blocks: int, at_once: int) -> tuple[int, int]:
         """How many sections of heads spare warps are ahead and behind; (0, _): they have nothing to do."""
@@ -579,7 +622,7 @@ class Plan:
         self.dq.value, self.dk.value, self.dv.value = (x.data_ptr() for x in (dq, dk, dv))
         self.parts.value = self.each_dk.value = parts.data_ptr()
         self.each_dv.value = parts.data_ptr() + self.part_values  # half of it, two bytes each
-        if self.group == 1:
+        if not self.part_values:
             self.each_dk.value, self.each_dv.value = self.dk.value, self.dv.value
         if not self.sum_floats:
             self.dq_sum.value = None
@@ -588,6 +631,9 @@ class Plan:
             params.dk, params.dv = self.each_dk.value, self.each_dv.value
             pointers = params.passes if isinstance(params, ThreeParams) else params
             pointers.stats, pointers.dq_sum = self.stats.value, self.dq_sum.value
+        if isinstance(params, PackedParams):
+            params.taken, params.edges = self.done.value, self.tail.value
+            self.dq_after.value, self.dq_sum_after.value = self.dq.value, self.dq_sum.value
         if isinstance(params, Params):
             params.taken, params.parts = self.done.value, self.tail.value
             spare, first = params.spare, self.heads - self.heads_after
@@ -659,7 +705,38 @@ def _ready(t: torch.Tensor) -> torch.Tensor:
     return t if t.data_ptr() % 16 == 0 else t.clone()
 
 
-def custom_attention_backward(q, k, v, o, lse, do, causal=True, sm_scale=None, build=None):
+def _begins(q, k, starts: dict) -> torch.Tensor:
+    """Where packed sequences begin; raises ValueError where a keyword of theirs is missing or does not fit."""
+    for name in ("cu_seqlens_q", "cu_seqlens_k"):
+        x = starts.get(name)
+        if not isinstance(x, torch.Tensor) or (x.dtype, x.device, x.dim()) != (torch.int32, q.device, 1) or len(x) < 2:  # fmt: skip
+            told = f"{tuple(x.shape)} {x.dtype} on {x.device}" if isinstance(x, torch.Tensor) else x
+            raise ValueError(
+                f"cuda_hopper_backward: {name} is {told}; wanted (sequences + 1) int32 on {q.device}"
+            )
+    if q.shape[0] != 1 or k.shape[2] != q.shape[2]:
+        raise ValueError(
+            f"cuda_hopper_backward: q {tuple(q.shape)}, k {tuple(k.shape)}; packed sequences are one "
+            "row of tokens, batch 1, of as many keys as queries"
+        )
+    return starts["cu_seqlens_q"].contiguous()
+
+
+def _each_sequence(q, k, v, o, lse, do, causal, sm_scale, begins):
+    """Packed sequences one after the other, where no kernel takes them at once: the host waits for their lengths."""
+    gradients = tuple(torch.zeros_like(t) for t in (q, k, v))
+    ends = begins.tolist()
+    for begin, end in itertools.pairwise(ends):
+        if end > begin:
+            rows = [t[:, :, begin:end] for t in (q, k, v, o, lse, do)]
+            for into, each in zip(gradients, custom_attention_backward(*rows, causal, sm_scale), strict=True):  # fmt: skip
+                into[:, :, begin:end] = each
+    return gradients
+
+
+def custom_attention_backward(
+    q, k, v, o, lse, do, causal=True, sm_scale=None, build=None, **packed
+):
     """Gradients of softmax(q kᵀ · sm_scale) v.
 
     q, o, do (batch, heads, seqlen, headdim), k, v (batch, kv_heads, seqlen_k, headdim) fp16 or bf16, lse (batch,
@@ -668,18 +745,31 @@ def custom_attention_backward(q, k, v, o, lse, do, causal=True, sm_scale=None, b
     j <= i + seqlen_k - seqlen.
     `build` picks another than `build_for` does. At headdim 256 dS is kept in memory, 0.55 GB at a time at most,
     whatever the length; `Build(WIDE, section_bytes=n)` takes n (and 1 KB a row of a head whose dS is more).
+
+    packed: cu_seqlens_q and cu_seqlens_k, int32 (sequences + 1) on the device, which are alike, max_seqlen_q and
+    max_seqlen_k, which it has no use for. Each sequence attends to itself alone. At headdim 128 the device reads the
+    lengths, all tensors are contiguous or copied, and so are the gradients; else the host waits for the lengths.
     """
     device = q.device.index
     if device is not None and device != torch.cuda.current_device():
         with torch.cuda.device(device):
-            return custom_attention_backward(q, k, v, o, lse, do, causal, sm_scale, build)
+            return custom_attention_backward(q, k, v, o, lse, do, causal, sm_scale, build, **packed)
+    begins = None
+    if packed:
+        _check(q, k, v, o, lse, do, bool(causal))
+        begins = _begins(q, k, packed)
+        if q.shape[3] != 128:
+            return _each_sequence(q, k, v, o, lse, do, causal, sm_scale, begins)
+        q, k, v, o, do = (t.contiguous() for t in (q, k, v, o, do))
+        build = Build(PACKED)
     q, k, v, o, do = (_ready(t) for t in (q, k, v, o, do))
     lse = lse.contiguous()
     dq, dk, dv = (_gradient(t) for t in (q, k, v))
     tensors = q, k, v, o, do, lse
     key = (
         q.data_ptr(), k.data_ptr(), v.data_ptr(), do.data_ptr(), *((t.shape, t.stride(), t.dtype) for t in tensors),
-        device, causal, sm_scale, build, threading.get_ident(),
+        device, causal, sm_scale, build, begins if begins is None else (begins.data_ptr(), len(begins)),
+        threading.get_ident(),
     )  # fmt: skip
     plan = _plans.get(key)
     if plan is None:
@@ -692,10 +782,11 @@ def custom_attention_backward(q, k, v, o, lse, do, causal=True, sm_scale=None, b
         general = q.shape != k.shape or not all(map(_even, (q, k, v, do)))
         general |= not all(t.is_contiguous() for t in (dq, dk, dv))
         general |= q.shape[3] == 64 and not (o.is_contiguous() and do.is_contiguous())
+        general &= begins is None
         chosen = build or build_for(q.shape[3], q.shape[2], bool(causal), general)
         if general and GENERAL not in chosen.flags:
             chosen = chosen._replace(flags=(*chosen.flags, GENERAL))
         _bind_context(device)
-        plan = _plans[key] = Plan(q, k, v, o, do, bool(causal), scale, chosen)
+        plan = _plans[key] = Plan(q, k, v, o, do, bool(causal), scale, chosen, begins)
     plan(o, lse, dq, dk, dv, torch._C._cuda_getCurrentRawStream(device))
     return dq, dk, dv

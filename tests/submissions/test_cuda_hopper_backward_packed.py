@@ -1,4 +1,4 @@
-"""cuda_hopper_backward_packed: its kernels' own source on a CPU against float64, its host side."""
+"""Packed sequences of cuda_hopper_backward: the kernel's own source on a CPU against float64."""
 
 import ctypes
 import re
@@ -8,24 +8,16 @@ import pytest
 
 import hopper_on_cpu as on_cpu  # isort: skip
 
-FOLDER = on_cpu.FOLDER.with_name("cuda_hopper_backward_packed")
-FILE = "kernels/backward.cu"
-SMEM_LIMIT_BYTES = 227 << 10
-WHOLE, WHOLE_BF16 = 6e-4, 5e-3  # as of its sister; a lost element of a tile gives more
+FILE = "kernels/packed.cu"
+WHOLE, WHOLE_BF16 = 6e-4, 5e-3  # as of plain batches; a lost element of a tile gives more
 needs_gxx = pytest.mark.skipif(not on_cpu.have_compiler(), reason="g++ is not on PATH")
 
 
-class Sequences(ctypes.Structure):
-    """`struct Sequences` of backward.cu."""
-
-    _fields_ = [("begins", ctypes.c_void_p), ("count", ctypes.c_int), ("causal", ctypes.c_int)]
-
-
 class Params(ctypes.Structure):
-    """`struct Params` of backward.cu."""
+    """`struct Params` of packed.cu."""
 
     _fields_ = [
-        *((n, ctypes.c_void_p) for n in ("seen", "stats", "dq_sum", "dk", "dv", "taken")),
+        *((n, ctypes.c_void_p) for n in ("edges", "stats", "dq_sum", "dk", "dv", "taken")),
         *((n, ctypes.c_int) for n in ("seqlen", "kv_heads", "group")),
         *((n, ctypes.c_float) for n in ("scale", "scale_log2")),
     ]
@@ -56,22 +48,24 @@ class Packed(on_cpu.Problem):
             self.expected[into][:, rows] = each.reshape(-1, self.group, *each.shape[1:]).sum(1)
 
     def run(self, cache, timing=on_cpu.RANDOM, seed=0, edit=None, begins=None):
-        flags = ("-DPACKED=1", *(("-DBF16=1",) if self.bf16 else ()))
-        library = on_cpu.compile_kernel(FILE, 128, flags, cache, edit, FOLDER)
-        kv_heads, how = self.heads // self.group, (timing, seed)
-        self.seen = on_cpu.aligned((-(-self.seqlen // 128) * 128, 2), np.int32, 77)
-        taken = on_cpu.aligned((1,), np.uint32, 77)
+        """All launches; the errors of dq, dk, dv."""
+        flags = ("-DBF16=1",) if self.bf16 else ()
+        library = on_cpu.compile_kernel(FILE, 128, flags, cache, edit)
+        passes = on_cpu.compile_kernel("kernels/passes.cu", 128, flags, cache)
+        kv_blocks = -(-self.seqlen // 128)
+        self.preprocess(passes, on_cpu.EARLY, counters=1)
+        edges = on_cpu.aligned((kv_blocks * 128, 2), np.int32, 77)
         begins = np.cumsum([0, *self.lengths], dtype=np.int32) if begins is None else begins
-        of = Sequences(begins.ctypes.data, len(begins) - 1, int(self.causal))
-        inputs = map(on_cpu._pointer, (self.o, self.d_o, self.lse, self.seen, self.stats, self.dq_sum, taken))  # fmt: skip
-        tiles = self.heads * self.tiles
-        on_cpu._call(library.run_preprocess, *inputs, self.seqlen, ctypes.byref(of), tiles, *how)
-        arrays = self.seen, self.stats, self.dq_sum, self.dk, self.dv, taken
+        sizes = (len(begins) - 1, int(self.causal), self.seqlen)
+        at = [on_cpu._pointer(x) for x in (begins, edges)]
+        on_cpu._call(library.run_find_edges, at[0], *sizes, at[1], kv_blocks, timing, seed)
+        arrays = edges, self.stats, self.dq_sum, self.dk, self.dv, self.counters
+        sizes = self.seqlen, self.heads // self.group, self.group
         scales = (x.value for x in self.scales())
-        params = Params(*(x.ctypes.data for x in arrays), self.seqlen, kv_heads, self.group, *scales)  # fmt: skip
-        on_cpu._call(library.run_backward, self.maps(128), ctypes.byref(params), 2, 384, *how)
-        sums = map(on_cpu._pointer, (self.dq_sum, self.dq))
-        on_cpu._call(library.run_postprocess, *sums, self.scales()[0], self.seqlen, tiles, *how)
+        params = Params(*(x.ctypes.data for x in arrays), *sizes, *scales)
+        how = (2, 384, timing, seed)
+        on_cpu._call(library.run_backward, self.maps(128), ctypes.byref(params), *how)
+        self.postprocess(passes, on_cpu.EARLY)
         return self.errors()
 
 
@@ -115,7 +109,7 @@ MISTAKES = {
     "a neighbour's queries are seen": (r"\(uint32_t\)\(column - from\[r\]\) < width\[r\]", "column >= from[r]"),
     "masks only where a row begins": (r" \|\| tile \* M \+ M > all_to", ""),
     "masks only where a row ends": (r"tile \* M < all_from \|\| ", ""),
-    "the last sequence of a block is cut": (r"p\.seen\[2 \* last \+ 1\]", "p.seen[2 * kv0 + 1]"),
+    "the last sequence of a block is cut": (r"p\.edges\[2 \* last \+ 1\]", "p.edges[2 * kv0 + 1]"),
     "dq of the next head begins at once": (r"tile == first \? tiles - \(end - first\) : 0", "0"),
     "one head of q a group": (r"heads_end = head \+ p\.group", "heads_end = head + 1"),
     "an edge belongs to both": (r"begins\[middle\] <= row", "begins[middle] < row"),
@@ -137,7 +131,7 @@ def test_a_mistake_shows(cache, mistake):
 
     try:
         for timing, seed in [(on_cpu.LATE, 0), *((on_cpu.RANDOM, n) for n in range(4))]:
-            problem = Packed(4, (100, 128, 102), seed % 2 == 0, group=2)
+            problem = Packed(4, (100, 60, 40), seed % 2 == 0, group=2)
             errors = problem.run(cache, timing, seed, edit=edit)
             if max(np.nan_to_num(list(errors.values()), nan=1e9)) > WHOLE:
                 return

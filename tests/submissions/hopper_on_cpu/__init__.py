@@ -16,7 +16,7 @@ import numpy as np
 
 HERE = Path(__file__).resolve().parent
 FOLDER = HERE.parents[2] / "submissions" / "cuda_hopper_backward"
-KINDS = {"three.cu": "ITEMS", "passes.cu": "PASSES", "wide.cu": "WIDE"}
+KINDS = {"three.cu": "ITEMS", "passes.cu": "PASSES", "wide.cu": "WIDE", "packed.cu": "PACKED"}
 OPTIONS = ("-std=c++17", "-O1", "-w", "-fPIC")
 EARLY, LATE, RANDOM = range(3)
 

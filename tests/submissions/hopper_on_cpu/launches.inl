@@ -1,15 +1,6 @@
 // What a test calls, one function per kernel of the file under test; arguments as in the kernels, then how to run.
 #include "KERNEL_FILE"
 #define EXPORT extern "C" __attribute__((visibility("default"))) const char*
-#ifdef PACKED   // cuda_hopper_backward_packed
-EXPORT run_preprocess(const uint16_t* o, const uint16_t* d_o, const float* lse, int* seen, float* stats, float* dq_sum, uint32_t* taken, int S, const Sequences* of, int blocks, int timing, int seed) {
-  const Sequences sequences = *of;
-  return cpu::launch(blocks, 256, timing, seed, [=] { preprocess(o, d_o, lse, seen, stats, dq_sum, taken, S, sequences); });
-}
-EXPORT run_postprocess(const float* dq_sum, uint16_t* dq, float scale, int S, int blocks, int timing, int seed) {
-  return cpu::launch(blocks, 256, timing, seed, [=] { postprocess(dq_sum, dq, scale, S); });
-}
-#endif
 #ifdef ORDERED   // cuda_hopper_backward_deterministic
 #ifdef PASSES
 EXPORT run_preprocess(const uint16_t* o, const uint16_t* d_o, const float* lse, float* stats, uint32_t* turns, int S, int blocks, int timing, int seed) {
@@ -48,7 +39,13 @@ EXPORT run_dkdv(const TensorMap* maps, const float* stats, uint16_t* dk, uint16_
 EXPORT run_dq(const TensorMap* maps, const uint16_t* ds, float* sums, uint16_t* out, int S, int causal, float scale, const Keys* keys, const Strides* dq_at, const Part* part, int blocks, int threads, int timing, int seed) {
   return cpu::launch(blocks, threads, timing, seed, [=] { dq(maps[1], ds, sums, out, S, causal, scale, *keys, *dq_at, *part); });
 }
-#elif !defined(PASSES) && !defined(WIDE)
+#endif
+#ifdef PACKED
+EXPORT run_find_edges(const int* begins, int count, int causal, int S, int* edges, int blocks, int timing, int seed) {
+  return cpu::launch(blocks, 128, timing, seed, [=] { find_edges(begins, count, causal, S, edges); });
+}
+#endif
+#if !defined(PASSES) && !defined(WIDE)
 EXPORT run_backward(const TensorMap* maps, const Params* params, int blocks, int threads, int timing, int seed) {
   const Params p = *params;
   return cpu::launch(blocks, threads, timing, seed, [=] { backward(maps[0], maps[1], maps[2], maps[3], p); });

@@ -1,178 +1,72 @@
-// Attention backward on Hopper (sm_90a), headdim 128, for sequences packed into one row: a block keeps the dk and dv of
-// 128 kv rows in registers while it walks the query tiles of every head of q that these rows serve.
+// Attention backward on Hopper (sm_90a), headdim 128, of sequences packed into one row: a block keeps dk and dv of 128
+// kv rows in registers while it walks the query tiles of every head of q that these rows serve.
 //
-// Shapes   q, o, do, dq [B * H, S, 128], k, v, dk, dv [B * H_kv, S, 128] 16-bit floats, contiguous; lse [B * H, S]
-//          float32, natural logarithm. T = ceil(S / 64) tiles of 64 query rows
-//          seen [ceil(S / 128) * 128, 2] int: the query rows that see a kv row, from and to; none past S
-//          stats [B * H, T, 2, 64] float32: log2(e) * lse, delta; past S +inf and 0, so that P and dS are 0
-//          dq_sum [B * H, T, 64 * 128] float32, a tile in the order of the accumulators (DQ OUT)
+// Shapes   q, o, do, dq [H, S, 128], k, v, dk, dv [H_kv, S, 128] 16-bit floats, contiguous; lse [H, S]
+//          stats, dq_sum: passes.cu
+//          edges [ceil(S / 128) * 128, 2] int: the query rows that see a kv row, from and to; none past S
 //          k_smem, v_smem [128, D]   q_smem [3][64, D]   do_smem [2][64, D]   ds_smem [2][128, 64]
-//          dq_smem 8 warps x 16 x 64 floats   seen_smem [128, 2]
+//          dq_smem 8 warps x 16 x 64 floats   edges_smem [128, 2]
 //
-//            one row of tokens: sequences A, B, C        one item = 128 kv rows of one head of k and v. Rows of two
-//            queries →                                   sequences may lie in it: each kv row has its own
-//   kv 0     │\A │   │   │   item 0: all of A, some B    first and last query row, and tiles need not begin where
-//            │  \│ B │   │                               sequences do. Masks are made only in tiles that hold an
-//   kv 128   │   │\  │   │   item 1: some of B, some C   edge for some of 64 rows. Then the same tiles of the next
-//            │   │  \│ C │                               head of q: no dk or dv of single heads, no sum of them
+//            queries →                                   one item = 128 kv rows of a head of k and v. Rows of two
+//   kv 0     │\A │   │   │   item 0: all of A, some B    sequences may lie in it: each kv row has its own first and
+//            │  \│ B │   │                               last query row, and tiles need not begin where sequences
+//   kv 128   │   │\  │   │   item 1: some of B, some C   do. Masks are made only in tiles that hold an edge for some
+//            │   │  \│ C │                               of 64 rows. Then the same tiles of the next head of q
 //
-// Trip     As in cuda_hopper_backward: S^T = K Q^T of tile i + 1 is ahead of dQ^T = K^T dS^T of tile i - 1 and of
-//          dK += dS^T Q of tile i; dP^T = V dO^T and dV += P^T dO of tile i are issued together, dS is made under dV.
-//          Two warpgroups of 64 kv rows each; dS of both meets in ds_smem; warpgroup w has D rows 64 w ... + 63 of dQ^T
-// Regs     P and dS in 16 bits share 16, dP, dS and dQ 32: eight warps need 240, the loader's four have 24 each
-// Items    taken by blocks that stay, from a counter, in the order of kv heads, then kv rows
+// Trip     as in backward.cu: scores of tile i + 1 ahead of dK of tile i and dQ of tile i - 1. No dk or dv of single
+//          heads of q, no sum of them
+// Items    taken by blocks that stay, from a counter, in the order of kv heads, then kv rows: q, do and the sums of dq
+//          of one head of q after the other are in L2
+// Passes   launches of their own (passes.cu), of all heads: NOTES.md has what spare warps made of them
 // Phases   LOADS   FIRST SCORES   TRIP: ISSUE 1, DS, ISSUE 2, P OF NEXT, DQ OUT   LAST DQ   STORE
-// Kernels  preprocess: seen, delta = rowsum(do * o), stats, dq_sum <- 0    backward    postprocess: dq = dq_sum * scale
 // Bound    tensor cores: 10 D flops for each pair of query and key that see each other, at 4096 per clock and SM
 // Measured NOTES.md
 // Limits   sm_90a, D = 128. Sums of dq in no fixed order
 // Check    python -m pytest tests/submissions/test_cuda_hopper_backward_packed.py
-// build: -DBF16=0
+// build: -DHEADDIM=128
 // promise: smem_bytes=215456 registers=168 spills=0 warnings=0 blocks=1
-// build: -DBF16=1
+// build: -DHEADDIM=128 -DBF16=1
 // promise: smem_bytes=215456 registers=168 spills=0 warnings=0 blocks=1
-#include "sm90.cuh"
+#include "rows.cuh"
 
 constexpr int D = 128, PANELS = D / 64;
 constexpr int M = 64, N = 128;                           // query rows of a tile, kv rows of an item
 constexpr int STAGES = 3, DO_STAGES = 2, DS_BUFFERS = 2; // tiles of q: in use, of the scores ahead, arriving; of do
 constexpr int NQ = D / 4;                                // registers of dQ^T: 64 x 64 a warpgroup
 constexpr uint32_t KV_BYTES = N * D * 2, TILE_BYTES = M * D * 2, DS_BYTES = N * M * 2;
-constexpr uint32_t DQ_WARP_BYTES = NQ * 32 * 4, STAT_BYTES = M * 4, SEEN_BYTES = N * 8;
+constexpr uint32_t DQ_WARP_BYTES = NQ * 32 * 4, STAT_BYTES = M * 4, EDGE_BYTES = N * 8;
 constexpr uint32_t KV_PANEL = N * 128, TILE_PANEL = M * 128;
 constexpr int THREADS = 256, WARPS = 8;                  // that multiply
 constexpr int ALL_THREADS = THREADS + 128;
 constexpr int RECORDS = 4, RECORD_BYTES = 16;            // of items, by the warp that loads for those that multiply
-constexpr int PASS_THREADS = 256;
 constexpr int NOBODY = 1 << 30;                          // no query row sees a kv row from here on
 
-struct Sequences {
-  const int* begins;     // [count + 1] on the device: the token at which each begins, last the total; null: one
-  int count;
-  int causal;
-};
 struct Params {
-  const int* seen;
+  const int* edges;
   const float* stats;
-  float* dq_sum;
+  float* dq_sum;         // zeros before
   uint16_t* dk;
   uint16_t* dv;
   uint32_t* taken;       // items taken; zero before
   int seqlen;
-  int kv_heads;          // batch * heads of k and v
-  int group;             // heads of q that one of k and v serves
+  int kv_heads;
+  int group;             // heads of q that one of them serves
   float scale;           // softmax scale
   float scale_log2;      // the same times log2(e)
 };
 
-// ------------------------------------------------------------------------------------ before and after
-// The query rows that see a kv row, by a binary search in `begins`.
-__device__ __forceinline__ void store_seen(int* seen, int row, int S, const Sequences& of) {
-  int from = NOBODY, to = 0;
-  int low = 0, high = of.begins ? of.count : 1;          // the last sequence that begins at or before the row
-  while (of.begins && low < high) {
+// edges of 128 kv rows a block, by a binary search in `begins` [count + 1]: where each sequence begins, last the total
+extern "C" __global__ void __launch_bounds__(N)
+find_edges(const int* begins, int count, int causal, int S, int* edges) {
+  const int row = blockIdx.x * N + threadIdx.x;
+  int low = 0, high = count;                             // the last sequence that begins at or before the row
+  while (low < high) {
     const int middle = (low + high + 1) / 2;
-    if (of.begins[middle] <= row) low = middle; else high = middle - 1;
+    if (begins[middle] <= row) low = middle; else high = middle - 1;
   }
-  if (row < S && (!of.begins || low < of.count)) {
-    to = of.begins ? min(of.begins[low + 1], S) : S;
-    from = of.causal ? row : of.begins ? max(of.begins[low], 0) : 0;
-  }
-  seen[2 * row] = from; seen[2 * row + 1] = to;
-}
-
-// One block a tile of a head of q; those of head 0 store `seen` too.
-extern "C" __global__ void __launch_bounds__(PASS_THREADS)
-preprocess(const uint16_t* o, const uint16_t* d_o, const float* lse, int* seen, float* stats, float* dq_sum,
-           uint32_t* taken, int S, Sequences of) {
-  constexpr int LANES = D / 8, ROWS = PASS_THREADS / LANES;   // 16 bytes a lane
-  if (blockIdx.x == 0 && threadIdx.x == 0) *taken = 0;
-  const int tiles = (S + M - 1) / M, head = blockIdx.x / tiles, tile = blockIdx.x - head * tiles, row0 = tile * M;
-  if (head == 0 && threadIdx.x < (tile == tiles - 1 && (tiles & 1) ? 2 * M : M))
-    store_seen(seen, row0 + threadIdx.x, S, of);
-  const uint64_t first = ((uint64_t)head * S + row0) * D + threadIdx.x % LANES * 8;
-  float* stat = stats + (uint64_t)blockIdx.x * (2 * M);
-#pragma unroll
-  for (int r = 0; r < M; r += ROWS) {
-    const int in_tile = r + threadIdx.x / LANES, row = row0 + in_tile;
-    float sum = 0.f;
-    if (row < S) {
-      const uint4 a = *reinterpret_cast<const uint4*>(o + first + in_tile * D);
-      const uint4 b = *reinterpret_cast<const uint4*>(d_o + first + in_tile * D);
-      const uint32_t x[4] = {a.x, a.y, a.z, a.w}, y[4] = {b.x, b.y, b.z, b.w};
-#pragma unroll
-      for (int i = 0; i < 4; i++) {
-        const float2 u = unpack_half2(x[i]), v = unpack_half2(y[i]);
-        sum = fmaf(u.x, v.x, sum); sum = fmaf(u.y, v.y, sum);
-      }
-    }
-#pragma unroll
-    for (int step = LANES / 2; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
-    if (threadIdx.x % LANES == 0) {
-      float l = infinity();
-      if (row < S) { l = lse[(uint64_t)head * S + row] * 1.4426950408889634f; if (l == -infinity()) l = infinity(); }
-      stat[in_tile] = l; stat[M + in_tile] = row < S ? sum : 0.f;
-    }
-  }
-  float4* zero = reinterpret_cast<float4*>(dq_sum + (uint64_t)blockIdx.x * (M * D));
-#pragma unroll
-  for (int i = threadIdx.x; i < M * D / 4; i += PASS_THREADS) zero[i] = make_float4(0.f, 0.f, 0.f, 0.f);
-}
-
-extern "C" __global__ void __launch_bounds__(PASS_THREADS)
-postprocess(const float* dq_sum, uint16_t* dq, float scale, int S) {
-  constexpr int REGS = D / 4, PITCH = D + 8;                  // registers a lane held; halves from row to row
-  SHARED_MEMORY(smem);
-  uint16_t* out = reinterpret_cast<uint16_t*>(smem);          // [64][PITCH]
-  const int tiles = (S + M - 1) / M, head = blockIdx.x / tiles, row0 = (blockIdx.x - head * tiles) * M;
-  const int w = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int d = 16 * (w & 3) + lane / 4 + 64 * (w / 4), q = 2 * (lane & 3);
-  const float4* source = reinterpret_cast<const float4*>(dq_sum + (uint64_t)blockIdx.x * (M * D)) + w * REGS * 8 + lane;
-#pragma unroll
-  for (int j = 0; j < REGS / 4; j++) {
-    const float4 x = source[j * 32];                          // D rows d and d + 8
-    const uint32_t low = pack_half2(x.x * scale, x.y * scale), high = pack_half2(x.z * scale, x.w * scale);
-    uint16_t* at = out + (q + 8 * j) * PITCH + d;
-    at[0] = (uint16_t)low; at[PITCH] = (uint16_t)(low >> 16);
-    at[8] = (uint16_t)high; at[PITCH + 8] = (uint16_t)(high >> 16);
-  }
-  __syncthreads();
-  uint16_t* first = dq + ((uint64_t)head * S + row0) * D;
-#pragma unroll
-  for (int i = threadIdx.x; i < 8 * D; i += PASS_THREADS) {
-    const int row = i / (D / 8), chunk = i % (D / 8) * 8;
-    if (row0 + row < S)
-      *reinterpret_cast<uint4*>(first + row * D + chunk) = *reinterpret_cast<const uint4*>(out + row * PITCH + chunk);
-  }
-}
-
-// -------------------------------------------------------------------------------------- the main kernel
-// 16-byte chunk of a row in a [rows, 64] panel with 128-byte swizzle
-__device__ __forceinline__ uint32_t swizzled(uint32_t panel, int row, int chunk) {
-  return panel + row * 128 + ((chunk ^ (row & 7)) << 4);
-}
-template <int N_> __device__ __forceinline__ void zero(float (&x)[N_]) {
-#pragma unroll
-  for (int i = 0; i < N_; i++) x[i] = 0.f;
-}
-template <int N_> __device__ __forceinline__ void pack_rows(uint32_t (&p)[N_ / 2], const float (&s)[N_]) {
-#pragma unroll
-  for (int i = 0; i < N_ / 2; i++) p[i] = pack_half2(s[2 * i], s[2 * i + 1]);
-}
-// x * by -> rows `row` and row + 8 of a head, those before S, 16 bytes a lane
-__device__ __forceinline__ void store_rows(uint16_t* out, const float (&x)[D / 2], float by, int row, int S, int lane) {
-#pragma unroll
-  for (int j = 0; j < D / 2; j += 16) {
-#pragma unroll
-    for (int r = 0; r < 2; r++) {
-      uint32_t y[4];
-#pragma unroll
-      for (int i = 0; i < 4; i++) y[i] = pack_half2(x[j + 4 * i + 2 * r] * by, x[j + 4 * i + 2 * r + 1] * by);
-      transpose_quad(y, lane);                                   // now a lane holds 8 adjacent columns of 32
-      if (row + 8 * r < S)
-        *reinterpret_cast<uint4*>(out + r * 8 * D + j * 2 + (lane & 3) * 8) = make_uint4(y[0], y[1], y[2], y[3]);
-    }
-  }
+  const int inside = row < S && low < count && begins[low] <= row;
+  edges[2 * row] = !inside ? NOBODY : causal ? row : begins[low];
+  edges[2 * row + 1] = inside ? min(begins[low + 1], S) : 0;
 }
 
 extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1)
@@ -185,8 +79,8 @@ backward(const __grid_constant__ TensorMap q_map, const __grid_constant__ Tensor
   const uint32_t q_smem = v_smem + KV_BYTES, do_smem = q_smem + STAGES * TILE_BYTES;
   const uint32_t ds_smem = do_smem + DO_STAGES * TILE_BYTES, dq_smem = ds_smem + DS_BUFFERS * DS_BYTES;
   const uint32_t lse_smem = dq_smem + WARPS * DQ_WARP_BYTES, delta_smem = lse_smem + STAGES * STAT_BYTES;
-  const uint32_t seen_smem = delta_smem + DO_STAGES * STAT_BYTES;
-  const uint32_t record_smem = seen_smem + SEEN_BYTES;           // [RECORDS][4]: kv head, first kv row, first tile, end
+  const uint32_t edges_smem = delta_smem + DO_STAGES * STAT_BYTES;
+  const uint32_t record_smem = edges_smem + EDGE_BYTES;          // [RECORDS][4]: kv head, first kv row, first tile, end
   const uint32_t q_full = record_smem + RECORDS * RECORD_BYTES, do_full = q_full + 8 * STAGES;
   const uint32_t through = do_full + 8 * DO_STAGES;              // everybody is through with the tile in the slot
   const uint32_t k_full = through + 8 * STAGES, v_full = k_full + 8, k_empty = v_full + 8, v_empty = k_empty + 8;
@@ -217,8 +111,8 @@ backward(const __grid_constant__ TensorMap q_map, const __grid_constant__ Tensor
       while (index < items) {
         const int kv_head = index / kv_blocks, kv0 = (index - kv_head * kv_blocks) * N;
         const int last = min(kv0 + N, p.seqlen) - 1;
-        const int first = min(p.seen[2 * kv0], p.seqlen - 1) / M;
-        const int end = max(first + 1, (p.seen[2 * last + 1] + M - 1) / M);
+        const int first = min(p.edges[2 * kv0], p.seqlen - 1) / M;
+        const int end = max(first + 1, (p.edges[2 * last + 1] + M - 1) / M);
         sts_word_if(record, kv_head, lane0); sts_word_if(record + 4, kv0, lane0);
         sts_word_if(record + 8, first, lane0); sts_word_if(record + 12, end, lane0);
 #pragma unroll 1
@@ -246,11 +140,11 @@ backward(const __grid_constant__ TensorMap q_map, const __grid_constant__ Tensor
             for (int c = 0; c < PANELS; c++)
               tma_load_if(v_smem + c * KV_PANEL, &v_map, c * 64, kv0, kv_head, v_full, lane0);
             mbar_wait(k_empty, kv_parity);
-            mbar_expect_if(k_full, KV_BYTES + SEEN_BYTES, lane0);
+            mbar_expect_if(k_full, KV_BYTES + EDGE_BYTES, lane0);
 #pragma unroll
             for (int c = 0; c < PANELS; c++)
               tma_load_if(k_smem + c * KV_PANEL, &k_map, c * 64, kv0, kv_head, k_full, lane0);
-            bulk_load_if(seen_smem, p.seen + 2 * kv0, SEEN_BYTES, k_full, lane0);
+            bulk_load_if(edges_smem, p.edges + 2 * kv0, EDGE_BYTES, k_full, lane0);
           }
           if (++tile == end) tile = first, ++head;
         }
@@ -304,7 +198,7 @@ backward(const __grid_constant__ TensorMap q_map, const __grid_constant__ Tensor
       for (int i = 0; i < 4; i++) s[4 * j + i] = exp2_approx(fmaf(s[4 * j + i], p.scale_log2, (i & 1) ? -l.y : -l.x));
     }
     if (tile * M < all_from || tile * M + M > all_to) {
-      const uint32_t row = seen_smem + (64 * w + warp * 16 + (lane >> 2)) * 8;   // and the row 8 further
+      const uint32_t row = edges_smem + (64 * w + warp * 16 + (lane >> 2)) * 8;   // and the row 8 further
       int from[2]; uint32_t width[2];                            // query columns that see it, less this lane's first
 #pragma unroll
       for (int r = 0; r < 2; r++) {
@@ -357,7 +251,7 @@ backward(const __grid_constant__ TensorMap q_map, const __grid_constant__ Tensor
     if (end == 0) break;
     dq_out = p.dq_sum + ((uint64_t)told[0] * p.group * tiles + first) * (M * D) + warps * (NQ * 32);
     // both grow from row to row
-    all_from = lds_word(seen_smem + (64 * w + 63) * 8); all_to = lds_word(seen_smem + 64 * w * 8 + 4);
+    all_from = lds_word(edges_smem + (64 * w + 63) * 8); all_to = lds_word(edges_smem + 64 * w * 8 + 4);
     // FIRST SCORES
     zero(dk); zero(dv); touch(dk); touch(dv);
     mbar_wait(q_full + 8 * stage, parity);
@@ -427,9 +321,9 @@ backward(const __grid_constant__ TensorMap q_map, const __grid_constant__ Tensor
     lds_words(told, record);
     const int l = lane_now(), row = told[1] + 64 * w + warp * 16 + (l >> 2);
     const uint64_t out = ((uint64_t)told[0] * p.seqlen + row) * D;
-    store_rows(p.dv + out, dv, 1.f, row, p.seqlen, l);
-    store_rows(p.dk + out, dk, p.scale, row, p.seqlen, l);
+    store_rows(p.dv + out, D, dv, 1.f, row, p.seqlen, l);
+    store_rows(p.dk + out, D, dk, p.scale, row, p.seqlen, l);
     record = next_record(record);
   }
-  bulk_wait();
+  bulk_wait();                                                   // the last sums are in memory
 }
