@@ -132,10 +132,11 @@ class Forward:
         )
         home.mkdir(exist_ok=True)
         (home / "kernel.cu").write_text(source.replace('#include "sm90.cuh"', ""))
-        (home / "launch.cpp").write_text((HERE / "forward.inl").read_text())
+        launches = (HERE / "launches.inl").read_text()
+        (home / "launch.cpp").write_text(launches.replace("KERNEL_FILE", "kernel.cu"))
         (home / "sm90.cuh").write_text((HERE / "sm90.cuh").read_text())
         flags = [f"-DHEADDIM={headdim}", f"-DFULL_ONLY={int(full_only)}", f"-DBF16={int(bf16)}"]
-        flags.append(f"-DPACKED={int(packed)}")
+        flags += [f"-DPACKED={int(packed)}", "-DFORWARD=1"]
         _gxx("-shared", *flags, str(home / "launch.cpp"), "-o", str(home / "forward.so"))
         library = ctypes.CDLL(str(home / "forward.so"))
         self._run = library.run_forward
