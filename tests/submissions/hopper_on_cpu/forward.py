@@ -133,7 +133,6 @@ class Forward:
         home.mkdir(exist_ok=True)
         (home / "kernel.cu").write_text(source.replace('#include "sm90.cuh"', ""))
         (home / "launch.cpp").write_text((HERE / "forward.inl").read_text())
-        (home / "sm90.cuh").write_text((HERE / "sm90.cuh").read_text())
         flags = [f"-DHEADDIM={headdim}", f"-DFULL_ONLY={int(full_only)}", f"-DBF16={int(bf16)}"]
         flags.append(f"-DPACKED={int(packed)}")
         _gxx("-shared", *flags, str(home / "launch.cpp"), "-o", str(home / "forward.so"))
