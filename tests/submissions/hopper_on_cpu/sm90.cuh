@@ -65,7 +65,8 @@ struct Warp {
 };
 struct Sum { float* dst; uint32_t src; int bytes; bool store; };
 struct Fiber {
-  ucontext_t context; std::unique_ptr<char[]> stack; jmp_buf at_yield; bool begun = false, done = false; std::string at; std::deque<Sum> sums;
+  ucontext_t context; std::unique_ptr<char[]> stack; jmp_buf at_yield; bool begun = false, done = false;
+  std::string at; std::deque<Sum> sums;
   // shared memory written and not fenced for the asynchronous proxy yet
   std::vector<std::pair<uint32_t, int>> written;
 };
