@@ -151,18 +151,16 @@ def differences(told: Result, again: Result, only: set[str] | None = None) -> li
 
 
 def _differ(told: Any, again: Any, name: str = "") -> Iterator[str]:
+    if told == again:
+        return
     if isinstance(told, dict) and isinstance(again, dict):
         for key in dict.fromkeys((*told, *again)):
             yield from _differ(told.get(key), again.get(key), f"{name}.{key}".lstrip("."))
     elif isinstance(told, list) and isinstance(again, list):
         for at, (one, other) in enumerate(zip_longest(told, again)):
             yield from _differ(one, other, f"{name}.{at}")
-    elif (
-        told != again
-        and str(told) != str(again)
-        and not (  # NaN is like itself
-            type(told) is type(again) is float and math.isclose(told, again, rel_tol=ROUNDING)
-        )
+    elif str(told) != str(again) and not (  # NaN is like itself
+        type(told) is type(again) is float and math.isclose(told, again, rel_tol=ROUNDING)
     ):
         yield f"{name} is {told!s:.80}, asked and measured it is {again!s:.80}"
 

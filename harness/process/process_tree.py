@@ -6,7 +6,6 @@ import os
 import signal
 import time
 from collections.abc import Iterable
-from pathlib import Path
 
 from harness.errors import UnavailableError
 
@@ -51,11 +50,10 @@ def children(pid: int) -> list[int]:
     """Processes that `pid`'s threads started and that exist; empty if /proc does not tell."""
     found: list[int] = []
     with contextlib.suppress(OSError):
-        for task in Path(f"/proc/{pid}/task").iterdir():
-            with contextlib.suppress(OSError):
-                found += [
-                    int(word) for word in (task / "children").read_text(encoding="ascii").split()
-                ]
+        for task in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208 - names are all we want
+            path = f"/proc/{pid}/task/{task}/children"
+            with contextlib.suppress(OSError), open(path, "rb", 0) as told:
+                found += map(int, told.read().split())
     return found
 
 

@@ -49,6 +49,7 @@ def peak_mb() -> int:
 def try_many(target: Target, inputs: int, number: int | None = None) -> Counter[bool]:
     """`inputs` of them for `target`, from the seed `number` if given: how many were taken."""
     tried = Counter[bool]()
+    target.prepare()
 
     def one(value: Any) -> None:
         tried[attempt(target, value)] += 1

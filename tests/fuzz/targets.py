@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import shutil
@@ -14,7 +15,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import torch
 from hypothesis import strategies as st
 
 from harness.board import record
@@ -26,10 +26,6 @@ from harness.catalog.entrants import gather, intact, load_entrant, read_again, s
 from harness.engine.processes.judge_client import JudgeClient, JudgeFailed
 from harness.engine.processes.worker_process import hear_builder
 from harness.errors import SubmissionError, WireError
-from harness.judge.burst import Patience, WorkerLink
-from harness.judge.inputs import Inputs
-from harness.judge.judge import message_of
-from harness.judge.numerics import Reference
 from harness.measure.machine import missing, too_old
 from harness.problems.base import TensorSpec
 from harness.process import wire
@@ -55,6 +51,7 @@ class Target:
     inputs: st.SearchStrategy[Any]
     run: Callable[[Any], object]
     allowed: tuple[type[Exception], ...] = ()
+    prepare: Callable[[], object] = tuple  # what no input shall be told to have taken
 
 
 # --------------------------------------------------------------------------- messages
@@ -73,9 +70,20 @@ def spoken(frames: bytes) -> Iterator[socket.socket]:
 
 
 class Bench:
-    """A judge's desk whose worker says what it is told, on two small calls."""
+    """A judge's desk whose worker says what it is told, on two small calls.
+
+    It alone needs torch, with which a process is large: others fork theirs for each input.
+    """
 
     def __init__(self) -> None:
+        import torch
+
+        from harness.judge.burst import Patience, WorkerLink
+        from harness.judge.inputs import Inputs
+        from harness.judge.judge import message_of
+        from harness.judge.numerics import Reference
+
+        self.patience, self.message_of = Patience(0.5), message_of
         idle = socket.socket()
         idle.close()
         self.link = WorkerLink(idle, "host", (1 << 14, 1 << 14))
@@ -91,21 +99,19 @@ class Bench:
         """One burst on a worker that is ready and then says `frames`."""
         with spoken(len(self.ready).to_bytes(4, "little") + self.ready + frames) as line:
             self.link.sock = line
-            return self.link.burst(self.asked, Patience(0.5))
+            return self.link.burst(self.asked, self.patience)
 
 
-_bench: list[Bench] = []
+bench = functools.cache(Bench)
 
 
 def worker_to_judge(frames: bytes) -> None:
     """A burst: whatever the worker says, there is an outcome, and the engine can be told of it."""
-    if not _bench:
-        _bench.append(Bench())
-    outcome = _bench[0].burst(frames)
+    outcome = bench().burst(frames)
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
-        wire.send(ours, message_of(outcome), timeout_s=1)
+        wire.send(ours, bench().message_of(outcome), timeout_s=1)
         report = understood(wire.receive(theirs, 1), BurstReport)
     kept = row_of(report)
     assert record.to_line(record.parse(kept.encode())) == kept
@@ -235,7 +241,6 @@ def cu_head(text: str) -> None:
 
 
 TARGETS = (
-    Target("worker_to_judge", inputs.frames(inputs.worker_messages), worker_to_judge),
     Target(
         "builder_to_engine", inputs.frames(inputs.builder_messages), builder_to_engine, (WireError,)
     ),
@@ -265,4 +270,6 @@ TARGETS = (
     Target("cu_head", inputs.cu_files, cu_head, (CudaSourceError,)),
     Target("whole_folder", inputs.folders, whole_folder, (SubmissionError,)),
     Target("beside_a_sound_one", inputs.folders, beside_a_sound_one),
+    # last: it needs torch
+    Target("worker_to_judge", inputs.frames(inputs.worker_messages), worker_to_judge, (), bench),
 )

@@ -257,9 +257,10 @@ def leaves(value: Any, path: Path_ = ()) -> Iterator[Path_]:
 
 def changed(line: dict[str, Any], path: Path_, value: Any) -> dict[str, Any]:
     """`line` with another value at `path`; ... takes the key away."""
-    fresh = copy.deepcopy(line)
-    holder = fresh
-    for key in path[:-1]:
+    fresh = dict(line)
+    holder: Any = fresh
+    for key in path[:-1]:  # what lies beside the path is shared
+        holder[key] = copy.copy(holder[key])
         holder = holder[key]
     if value is ...:
         del holder[path[-1]]
@@ -306,6 +307,8 @@ def assert_refused_or_idle(entry: str, path: Path_, value: Any) -> str:
 
 
 def _unlike(one: Any, other: Any, path: Path_ = ()) -> Iterator[str]:
+    if one == other:
+        return
     if isinstance(one, dict) and isinstance(other, dict):
         for key in one.keys() | other.keys():
             yield from _unlike(one.get(key, ...), other.get(key, ...), (*path, key))

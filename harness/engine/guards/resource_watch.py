@@ -141,8 +141,9 @@ class ResourceWatch(threading.Thread):
         theirs, most = pids[child.ours :], int(self.limits.memory_gib * GIB)
         try:
             nameless.look(theirs)
-            if usage.host_bytes(pids, most, nameless) > most:  # shared, it may be less by now
-                nameless.count(theirs)
+            if (host := usage.host_bytes(pids, most, nameless)) > most:
+                nameless.count(theirs)  # shared, it may be less by now
+                host = usage.host_bytes(pids, most, nameless)
         except usage.Uncounted:
             return Status.OVER_QUOTA, (
                 "a process of it hides which files it holds open: it runs a program that may not "
@@ -153,7 +154,7 @@ class ResourceWatch(threading.Thread):
                 "timers and signals that are open files tell too many watches: they interrupt "
                 "others for more than 2 ms, also when it is stopped"
             )
-        if (host := usage.host_bytes(pids, most, nameless)) > most:
+        if host > most:
             return Status.OUT_OF_MEMORY, f"host memory {host / GIB:.1f} GiB, allowed {most / GIB:g}"
         most = int(self.limits.disk_gib * GIB)
         for disk in self.disks[worker.entrant.name]:

@@ -6,10 +6,12 @@ sm90.cuh here is the twin of the kernels' sm90.cuh: it plays warps, wgmma, TMA a
 from __future__ import annotations
 
 import ctypes
+import functools
 import hashlib
 import math
 import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +19,10 @@ import numpy as np
 HERE = Path(__file__).resolve().parent
 FOLDER = HERE.parents[2] / "submissions" / "cuda_hopper_backward"
 KINDS = {"three.cu": "ITEMS", "passes.cu": "PASSES", "wide.cu": "WIDE", "packed.cu": "PACKED"}
-OPTIONS = ("-std=c++17", "-O1", "-w", "-fPIC")
+#: A fiber jumps from stack to stack, which -D_FORTIFY_SOURCE, some compilers' default, takes for a mistake.
+OPTIONS = ("-std=c++17", "-O1", "-w", "-fPIC", "-U_FORTIFY_SOURCE")
 EARLY, LATE, RANDOM = range(3)
+_homes = tempfile.TemporaryDirectory(prefix="hopper-on-cpu-")  # of twins, one for each type
 
 
 class TensorMap(ctypes.Structure):
@@ -118,7 +122,6 @@ def compile_kernel(
     if not library.exists():
         home = cache / key
         home.mkdir(exist_ok=True)
-        (home / "sm90.cuh").write_text(twin)
         for name, text in headers.items():
             (home / name).write_text(text)
         (home / "kernel.cu").write_text(source)
@@ -128,6 +131,25 @@ def compile_kernel(
 
 
 def _gxx(*arguments: str) -> None:
+    """One kernel's code with the twin, of which the compiler has read and compiled its part before."""
+    bf16 = "-DBF16=1" in arguments
+    twin = _twin(bf16)
+    others = [argument for argument in arguments if not argument.startswith("-DBF16=")]
+    _compile(f"-DBF16={int(bf16)}", f"-I{twin}", "-include", "sm90.cuh", *others, f"{twin}/twin.o")
+
+
+@functools.cache
+def _twin(bf16: bool) -> Path:
+    """sm90.cuh precompiled, and an object with what of it is the same for all kernels."""
+    home = Path(tempfile.mkdtemp(prefix="twin-", dir=_homes.name))
+    header = shutil.copy(HERE / "sm90.cuh", home)
+    flag = f"-DBF16={int(bf16)}"
+    _compile(flag, "-x", "c++-header", header, "-o", f"{header}.gch")
+    _compile(flag, "-DTWIN", "-x", "c++", "-c", header, "-o", f"{home}/twin.o")
+    return home
+
+
+def _compile(*arguments: str) -> None:
     done = subprocess.run(
         ["g++", *OPTIONS, *arguments], capture_output=True, text=True, check=False
     )

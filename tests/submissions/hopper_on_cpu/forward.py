@@ -134,7 +134,6 @@ class Forward:
         (home / "kernel.cu").write_text(source.replace('#include "sm90.cuh"', ""))
         launches = (HERE / "launches.inl").read_text()
         (home / "launch.cpp").write_text(launches.replace("KERNEL_FILE", "kernel.cu"))
-        (home / "sm90.cuh").write_text((HERE / "sm90.cuh").read_text())
         flags = [f"-DHEADDIM={headdim}", f"-DFULL_ONLY={int(full_only)}", f"-DBF16={int(bf16)}"]
         flags += [f"-DPACKED={int(packed)}", "-DFORWARD=1"]
         _gxx("-shared", *flags, str(home / "launch.cpp"), "-o", str(home / "forward.so"))

@@ -8,6 +8,7 @@
 // wrong phase as a deadlock that is reported. Not modelled: how fast anything is, memory outside shared memory,
 // wgmma.fence, the order of sums.
 #pragma once
+#include <setjmp.h>
 #include <ucontext.h>
 
 #include <cmath>
@@ -64,7 +65,8 @@ struct Warp {
 };
 struct Sum { float* dst; uint32_t src; int bytes; bool store; };
 struct Fiber {
-  ucontext_t context; std::unique_ptr<char[]> stack; bool done = false; std::string at; std::deque<Sum> sums;
+  ucontext_t context; std::unique_ptr<char[]> stack; jmp_buf at_yield; bool begun = false, done = false;
+  std::string at; std::deque<Sum> sums;
   // shared memory written and not fenced for the asynchronous proxy yet
   std::vector<std::pair<uint32_t, int>> written;
 };
@@ -72,23 +74,31 @@ struct Barrier { int expected = 0, pending = 0; int64_t bytes = 0; int phase = 0
 struct Named { int arrived = 0; uint64_t generation = 0; };
 struct Load { std::function<void()> run; uint32_t bar; int bytes; };
 
-inline uint8_t* shared; inline uint8_t* unfenced;
-inline std::vector<Fiber> fibers;
-inline std::vector<Warp> warps;
-inline std::map<uint32_t, Barrier> barriers;
-inline std::map<int, Named> named;
-inline std::vector<Load> loads;
-inline ucontext_t scheduler;
-inline int current, block, grid, timing;
-inline bool progress;
-inline std::mt19937 dice;
-inline std::string failure;
+#ifdef TWIN   // compiled once; every kernel is linked with that
+#define OF_TWIN
+#else
+#define OF_TWIN extern
+#endif
+OF_TWIN uint8_t *shared, *unfenced;
+OF_TWIN std::vector<Fiber> fibers;
+OF_TWIN std::vector<Warp> warps;
+OF_TWIN std::map<uint32_t, Barrier> barriers;
+OF_TWIN std::map<int, Named> named;
+OF_TWIN std::vector<Load> loads;
+OF_TWIN jmp_buf scheduler;
+OF_TWIN int current, block, grid, timing;
+OF_TWIN bool progress;
+OF_TWIN std::mt19937 dice;
+OF_TWIN std::string failure;
+OF_TWIN std::function<void()> body;
 
-inline void yield() { swapcontext(&fibers[current].context, &scheduler); }
-[[noreturn]] inline void fail(const std::string& what) {
-  if (failure.empty()) failure = "block " + std::to_string(block) + " thread " + std::to_string(current) + ": " + what;
-  setcontext(&scheduler); __builtin_unreachable();
-}
+inline void yield() { if (!_setjmp(fibers[current].at_yield)) _longjmp(scheduler, 1); }
+[[noreturn]] void fail(const std::string& what);
+void finish_products(int warp_index, int first_kept_group);
+void add_sum(Fiber& f);
+void settle(Barrier& b);
+void issue_load(std::function<void()> run, uint32_t bar, int bytes);
+const char* launch(int blocks, int threads, int how, int seed, std::function<void()> kernel);
 inline Warp& warp() { return warps[current / 32]; }
 inline int lane() { return current % 32; }
 inline double roll() { return std::uniform_real_distribution<>()(dice); }
@@ -140,8 +150,25 @@ inline uint32_t operand(uint32_t desc, int row, int k, int transposed, bool rows
       transposed ? start + row % wide * 2 + row / wide * panel + k * pitch : start + row * pitch + k * 2;
   return swizzle(at, rows_of_64);
 }
+struct Index { unsigned x; };
+inline Index thread_index() { return {(unsigned)current}; }
+inline Index block_index() { return {(unsigned)block}; }
+inline Index grid_size() { return {(unsigned)grid}; }
+
+
+#ifdef TWIN
+[[noreturn]] void fail(const std::string& what) {
+  if (failure.empty()) failure = "block " + std::to_string(block) + " thread " + std::to_string(current) + ": " + what;
+  _longjmp(scheduler, 1);
+}
+void go_on(Fiber& f) {
+  if (_setjmp(scheduler)) return;
+  if (f.begun) _longjmp(f.at_yield, 1);
+  f.begun = true;
+  setcontext(&f.context);
+}
 // MmaColumns: rows of 16 bytes, not swizzled, bfloat16s
-inline void add_columns(const Product& p) {
+void add_columns(const Product& p) {
   auto part = [](uint32_t at) {
     async_half(at);  // checks the place
     uint32_t x = 0; std::memcpy((uint8_t*)&x + 2, shared + at, 2);
@@ -155,7 +182,7 @@ inline void add_columns(const Product& p) {
   }
   progress = true;
 }
-inline void multiply(int warp_index, const Product& p) {
+void multiply(int warp_index, const Product& p) {
   if (!p.b_rows) return add_columns(p);
   const bool b64 = p.b_rows == 64;
   float a[16][16]; std::vector<float> b(16 * p.n);
@@ -172,11 +199,11 @@ inline void multiply(int warp_index, const Product& p) {
   }
   progress = true;
 }
-inline void finish_products(int warp_index, int first_kept_group) {
+void finish_products(int warp_index, int first_kept_group) {
   auto& q = warps[warp_index].products;
   while (!q.empty() && q.front().group < first_kept_group) { multiply(warp_index, q.front()); q.pop_front(); }
 }
-inline void add_sum(Fiber& f) {
+void add_sum(Fiber& f) {
   const Sum s = f.sums.front(); f.sums.pop_front();
   for (int i = 0; i < s.bytes / 4; i++) {
     if (unfenced[s.src + 4 * i])
@@ -185,27 +212,21 @@ inline void add_sum(Fiber& f) {
   }
   progress = true;
 }
-inline void settle(Barrier& b) {
+void settle(Barrier& b) {
   progress = true;
   if (b.pending == 0 && b.bytes == 0) { b.phase++; b.pending = b.expected; }
   if (b.pending < 0) fail("more arrivals than an mbarrier expects");
 }
-inline void deliver(size_t i) {
+void deliver(size_t i) {
   Load l = loads[i]; loads.erase(loads.begin() + i);
   l.run(); Barrier& b = barriers.at(l.bar); b.bytes -= l.bytes; settle(b);
 }
-inline void issue_load(std::function<void()> run, uint32_t bar, int bytes) {
+void issue_load(std::function<void()> run, uint32_t bar, int bytes) {
   loads.push_back({std::move(run), bar, bytes});
   if (timing == EARLY) deliver(loads.size() - 1);
 }
 
-struct Index { unsigned x; };
-inline Index thread_index() { return {(unsigned)current}; }
-inline Index block_index() { return {(unsigned)block}; }
-inline Index grid_size() { return {(unsigned)grid}; }
-
-inline std::function<void()> body;
-inline void start() {
+void start() {
   body();
   Fiber& f = fibers[current];
   while (!f.sums.empty()) add_sum(f);
@@ -214,7 +235,7 @@ inline void start() {
   yield();
 }
 
-inline void run_block(int threads) {
+void run_block(int threads) {
   fibers.clear();
   fibers.resize(threads);
   warps.assign(threads / 32, Warp());
@@ -243,7 +264,7 @@ inline void run_block(int threads) {
       for (int i = 32 * w; i < 32 * w + 32; i++) {
         if (fibers[i].done) continue;
         current = i;   // a failing fiber comes back to the line below as well, through setcontext
-        swapcontext(&scheduler, &fibers[i].context);
+        go_on(fibers[i]);
         if (!failure.empty()) return;
         if (timing == RANDOM && !fibers[i].sums.empty() && roll() < 0.1) add_sum(fibers[i]);
       }
@@ -263,7 +284,7 @@ inline void run_block(int threads) {
     failure = "block " + std::to_string(block) + ": ends while loads into its shared memory are on their way";
 }
 // The first failure of a launch, or an empty string.
-inline const char* launch(int blocks, int threads, int how, int seed, std::function<void()> kernel) {
+const char* launch(int blocks, int threads, int how, int seed, std::function<void()> kernel) {
   shared = static_cast<uint8_t*>(aligned_alloc(1024, SHARED_BYTES));
   unfenced = static_cast<uint8_t*>(aligned_alloc(1024, SHARED_BYTES));
   grid = blocks; timing = how; dice.seed(seed); body = std::move(kernel); failure.clear();
@@ -271,6 +292,7 @@ inline const char* launch(int blocks, int threads, int how, int seed, std::funct
   free(shared); free(unfenced); fibers.clear();
   return failure.c_str();
 }
+#endif
 }  // namespace cpu
 
 #define threadIdx cpu::thread_index()
