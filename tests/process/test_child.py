@@ -90,6 +90,43 @@ def test_a_killed_child_is_told_by_its_signal() -> None:
     assert not child.alive
 
 
+FORKS = """
+import os, time
+if os.fork():
+    os._exit(3)
+os.close(1)
+time.sleep(60)
+"""
+
+
+def test_who_was_waited_for_is_not_touched_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its number can be anybody's: a second end of a worker killed a process of another's."""
+    (tmp_path / "forks.py").write_text(FORKS)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    process_tree.adopt_orphans()
+    child = Child("forks", [], None)
+    assert child.ending(20) == "exited with code 3"
+    assert usage.states(child.pid) == "Z", "to look at it gives its number to nobody"
+    (left,) = (
+        pid
+        for pid in process_tree.children(os.getpid())
+        if os.getpgid(pid) == child.pid and pid != child.pid
+    )
+    child.end()
+    assert os.waitpid(left, 0)[1] == signal.SIGKILL
+    assert usage.states(child.pid) == ""
+    touched: list[object] = []
+    monkeypatch.setattr(os, "kill", lambda *told: touched.append(told))
+    monkeypatch.setattr(os, "killpg", lambda *told: touched.append(told))
+    monkeypatch.setattr(process_tree, "descendants", lambda pid: [pid])
+    for again in (child.kill, child.pause, child.resume, child.end):
+        again()
+    assert (touched, child.pids()) == ([], [])
+    assert child.ending(0) == "exited with code 3"
+
+
 BURNS = """
 import os, signal, time
 signal.signal(signal.SIGUSR1, lambda *_: os.fork() or time.sleep(60))
