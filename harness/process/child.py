@@ -83,7 +83,7 @@ class Log:
 
 
 class Child:
-    """One process with a socket to it; `line` is the end the parent keeps (or hands to the judge).
+    """One process with a socket to it; `line` is our end of it, of which the judge gets a copy.
 
     `pid` is what ends with it. At level 2 that is the first process of its namespaces, or the
     launcher, and the process itself lies below: see `process_tree.descendants`.
@@ -206,6 +206,15 @@ class Child:
         self._signal(signal.SIGKILL)
         if self.group:
             self.group.kill()
+
+    def hang_up(self) -> None:
+        """It has ended: kill its group, and tell who listens to it.
+
+        A fork that holds its end of the line too would keep the judge waiting to its deadline.
+        """
+        self.kill()
+        with contextlib.suppress(OSError):
+            self.line.shutdown(socket.SHUT_RDWR)
 
     def end(self) -> None:
         """Kill all of it and wait for it; whoever has its number from then on is not touched."""

@@ -185,7 +185,7 @@ def child(folder: Path) -> Any:
     ended: list[bool] = []
     return SimpleNamespace(
         alive=True, group=None, ours=0, log=SimpleNamespace(full=""), pids=lambda: [7, 8],
-        kill=lambda: ended.append(True), ended=ended,
+        kill=lambda: ended.append(True), ended=ended, hang_up=lambda: ended.append(False),
     )  # fmt: skip
 
 
@@ -396,6 +396,17 @@ def test_a_worker_and_a_builder_are_ended_for_it(
     thread.join(20)
     assert hungry.ended
     assert someone.ended_for[0] is Status.OUT_OF_MEMORY
+
+
+@pytest.mark.parametrize("place", ["child", "builder"])
+def test_who_has_ended_is_let_go_of(tmp_path: Path, place: str) -> None:
+    """A fork of it held on to its line, took what it wanted, and nobody looked."""
+    dead = child(tmp_path)
+    dead.alive, dead.pids = False, []
+    made = watch([someone := watched(tmp_path, **{place: dead})], {})
+    made._look(someone, None)
+    assert dead.ended == [False]
+    assert someone.ended_for is None
 
 
 @pytest.mark.parametrize(

@@ -342,6 +342,19 @@ def test_the_deadline_is_one_for_all_and_who_breaks_the_judge_is_named() -> None
     assert asked[3]["timeout_s"] <= asked[2]["timeout_s"] <= 5.0
 
 
+def test_the_line_that_the_judge_gets_can_still_be_cut() -> None:
+    ours, theirs = socket.socketpair()
+    line, its = socket.socketpair()
+    client = JudgeClient(SimpleNamespace(line=ours), "attention_forward", "cpu", {})  # type: ignore[arg-type]
+    wire.send(theirs, {"ok": True})
+    child: Any = SimpleNamespace(line=line)
+    assert client.attach("mine-1", child, (1, 1), 5.0, lambda _: None) is None
+    line.shutdown(socket.SHUT_RDWR)
+    assert its.recv(1) == b""
+    for end in (ours, theirs, line, its):
+        end.close()
+
+
 def test_who_keeps_the_judge_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """The judge answers for the second worker only when that one is ended."""
     monkeypatch.setattr(judge_client, "TURN_SPARE_S", 0.05)

@@ -22,7 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.process import child as child_module
-from harness.process import process_tree
+from harness.process import process_tree, wire
 from harness.process.child import (
     LOG_BYTES,
     LOG_TAIL_BYTES,
@@ -125,6 +125,41 @@ def test_who_was_waited_for_is_not_touched_again(
         again()
     assert (touched, child.pids()) == ([], [])
     assert child.ending(0) == "exited with code 3"
+
+
+HOLDS_ON = """
+import os, socket, sys, time
+from harness.process import wire
+line = socket.socket(fileno=int(sys.argv[2]))
+wire.send(line, {"pid": os.getpid()})
+if os.fork():
+    os._exit(3)
+os.setsid()
+time.sleep(60)
+"""
+
+
+def test_a_fork_that_holds_the_line_keeps_nobody_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The judge waited for it to its deadline, and nobody looked at what it took meanwhile."""
+    (tmp_path / "holds_on.py").write_text(HOLDS_ON)
+    monkeypatch.setattr(child_module, "HOME", tmp_path)
+    (tmp_path / "harness").symlink_to(ROOT / "harness")
+    process_tree.adopt_orphans()
+    before = process_tree.children(os.getpid())
+    child = Child("holds_on", [], None)
+    with child.line.dup() as judges:
+        assert child.ending(20) == "exited with code 3"
+        child.hang_up()
+        assert wire.receive(judges, 20) == {"pid": child.pid}, "what it said before is heard"
+        with pytest.raises(wire.PeerClosed):
+            wire.receive(judges, 20)
+        with pytest.raises(wire.PeerClosed):
+            wire.send(judges, {})
+    child.end()
+    child.hang_up()
+    assert len(process_tree.sweep(before)) == 1
 
 
 BURNS = """

@@ -78,10 +78,13 @@ class ResourceWatch(threading.Thread):
     def _look(self, worker: WorkerProcess, on_device: Future[dict[int, int]] | None) -> None:
         """At all of one, or at its files alone, which may be many: memory does not wait for them.
 
-        Who cannot be looked at is ended: nobody runs unwatched.
+        Who cannot be looked at is ended, and what is left of who has ended: nobody runs unwatched.
         """
         begun_s = time.thread_time()
-        for child in filter(lambda child: child.alive, worker.children()):
+        for child in worker.children():
+            if not child.alive:
+                child.hang_up()
+                continue
             try:
                 if on_device:
                     excess = self.excess(worker, child, on_device.result())
