@@ -28,16 +28,19 @@ def started(
     words: Sequence[str], env: Mapping[str, str], cwd: Path, output: int, line: socket.socket
 ) -> subprocess.Popen[bytes]:
     """A process in a session of its own, with nothing to read and `line` open in it."""
-    return subprocess.Popen(
-        words,
-        stdin=subprocess.DEVNULL,
-        stdout=output,
-        stderr=subprocess.STDOUT,
-        cwd=cwd,
-        env=env,
-        pass_fds=(line.fileno(),),
-        start_new_session=True,
-    )
+    try:
+        return subprocess.Popen(
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            cwd=cwd,
+            env=env,
+            pass_fds=(line.fileno(),),
+            start_new_session=True,
+        )
+    except OSError as cause:  # whoever is on turn has no part in it
+        raise HarnessError(f"no process can be had: {cause}", "python run.py doctor") from None
 
 
 class ForkServer:
@@ -81,12 +84,12 @@ class ForkServer:
             fds = (line.fileno(), log, *([first.fileno()] if first else []))
             try:
                 return self._asked(message, fds)
-            except WireError:
+            except (ValueError, WireError):  # the first: there was no line for another one
                 self.close()  # it was killed: whoever did that, another one is as good
-                self._start()
             try:
+                self._start()
                 return self._asked(message, fds)
-            except WireError as cause:
+            except (OSError, WireError) as cause:
                 raise self._failed(str(cause)) from None
 
     def _asked(self, message: wire.Message, fds: tuple[int, ...]) -> int:
