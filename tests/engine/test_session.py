@@ -116,6 +116,29 @@ def test_a_fault_of_ours_while_it_is_built_ends_that_entry_alone(
     assert "while it was built" in known.reason
 
 
+def test_a_build_that_cannot_be_remembered_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One entrant's files took the last inodes of the disk, and the run ended for all."""
+    mine = factory.worker("mine")
+    mine.jail = SimpleNamespace(cache=tmp_path / "entrants" / "mine")  # type: ignore[assignment]
+    mine.jail.cache.mkdir(parents=True)
+    (mine.jail.cache / "cubin").touch()
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    for missing in ("mkdir", "touch"):
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, missing, full)
+            assert not mine.has_build("h200")
+            mine.keep_build("h200")
+        assert not mine.has_build("h200")
+    mine.keep_build("h200")
+    assert mine.has_build("h200")
+    assert not mine.has_build("b200")
+
+
 @pytest.mark.parametrize(("starved_s", "again"), [(300.0, True), (100.0, False)])
 def test_who_was_starved_by_another_builder_builds_again_alone(
     monkeypatch: pytest.MonkeyPatch, starved_s: float, again: bool
