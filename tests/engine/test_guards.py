@@ -464,6 +464,26 @@ def test_who_takes_a_look_its_time_hides_nobody_else_and_no_memory(
     assert not slow.ended
 
 
+def test_the_watch_needs_no_thread_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that could not be started ended it for good, and an entrant can see to that."""
+
+    def refused(self: threading.Thread) -> None:
+        assert self is thread, "can't start new thread"
+        start(self)
+
+    start = threading.Thread.start
+    looked = threading.Semaphore(0)
+    monkeypatch.setattr(resource_watch, "PERIOD_S", 0.001)
+    thread = watch([watched(tmp_path, child=child(tmp_path)) for _ in range(3)], {})
+    monkeypatch.setattr(thread, "_look", lambda *_: time.sleep(0.01) or looked.release())
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    thread.start()
+    assert all(looked.acquire(timeout=20) for _ in range(50))
+    assert thread.is_alive()
+    thread.stopping.set()
+    thread.join(20)
+
+
 def test_a_long_look_at_files_leaves_the_interpreter_to_others_for_longer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

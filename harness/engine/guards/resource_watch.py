@@ -59,21 +59,27 @@ class ResourceWatch(threading.Thread):
         self.order_is_kept = not os.statvfs("/proc").f_flag & os.ST_RDONLY
         self.most_processes = enter.most_processes(enter.Rules().processes) // 2
         self.stopping = threading.Event()
+        threads, begun = 1 + 2 * len(workers), threading.Event()
+        self.pool = ThreadPoolExecutor(threads)
+        try:
+            for _ in range(threads):  # all of them at once: an entrant could leave none for later
+                self.pool.submit(begun.wait)
+        finally:
+            begun.set()
 
     def run(self) -> None:
         """Look until told to stop; one who takes a look its time holds up nobody else's."""
         looks = dict[tuple[int, bool], Future[None]]()  # (number of a worker, at its files)
-        pool = ThreadPoolExecutor(1 + 2 * len(self.workers))
-        on_device = pool.submit(self.monitor.memory_by_pid)
+        on_device = self.pool.submit(self.monitor.memory_by_pid)
         while not self.stopping.wait(PERIOD_S):
             if on_device.done():  # asked once a round, however many wait for the answer
-                on_device = pool.submit(self.monitor.memory_by_pid)
+                on_device = self.pool.submit(self.monitor.memory_by_pid)
             for place in itertools.product(range(len(self.workers)), (False, True)):
                 if place not in looks or looks[place].done():
                     number, files = place
                     asked = None if files else on_device
-                    looks[place] = pool.submit(self._look, self.workers[number], asked)
-        pool.shutdown(wait=False)
+                    looks[place] = self.pool.submit(self._look, self.workers[number], asked)
+        self.pool.shutdown(wait=False)
 
     def _look(self, worker: WorkerProcess, on_device: Future[dict[int, int]] | None) -> None:
         """At all of one, or at its files alone, which may be many: memory does not wait for them.
