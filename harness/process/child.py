@@ -48,6 +48,7 @@ class Jail:
     level: int = 0  # of harness/process/sandbox/enter.py
     uid: int | None = None  # whose processes they are at level 2, where we are root
     devices: tuple[Path, ...] | None = None  # of the GPU, at level 2; None: all there are
+    processes: int = enter.Rules.processes
     memory_bytes: int = 0  # what all its processes may take; 0: no bound of the kernel
     root: Path = HOME  # of the project, which stays shut
 
@@ -298,6 +299,7 @@ def sandbox_rules(jail: Jail) -> enter.Rules:
         level=jail.level,
         rw=(jail.cache,),
         fresh=(jail.scratch,),
+        processes=jail.processes,
         ro=(jail.source, HOME / "harness", jail.house, *imports),
         chdir=jail.scratch,
         uid=jail.uid,

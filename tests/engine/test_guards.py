@@ -175,7 +175,7 @@ GIB = 1 << 30
 
 
 def watched(folder: Path, **children: Any) -> Any:
-    jail = SimpleNamespace(cache=folder, scratch=folder, level=0)
+    jail = SimpleNamespace(cache=folder, scratch=folder, level=0, processes=2048)
     made = factory.worker("x", running=False).becomes(**children)
     made.jail = jail
     return made
@@ -230,7 +230,7 @@ def test_beside_another_a_submission_holds_half_of_a_small_card(
     limits, on_device = Limits(gpu_memory_gib=8), {7: 7 * GIB}
     greedy, rival, ours = (factory.worker(name, running=False) for name in ("x", "y", "control"))
     for each in (greedy, rival, ours):
-        each.jail = SimpleNamespace(cache=tmp_path, scratch=tmp_path, level=0)
+        each.jail = SimpleNamespace(cache=tmp_path, scratch=tmp_path, level=0, processes=2048)
     ours.entrant = ours.entrant.model_copy(update={"kind": Kind.BASELINE})
 
     def found(worker: Any, *beside: Any, card_gib: float = 12) -> Any:
@@ -274,12 +274,12 @@ def test_processes_and_threads_have_an_end(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(usage, "host_bytes", lambda *_: 0)
     someone = watched(tmp_path)
     made = watch([someone], {})
-    assert 0 < made.most_processes <= enter.Rules().processes // 2
-    monkeypatch.setattr(usage, "threads", {7: made.most_processes, 8: 1}.__getitem__)
+    someone.jail.processes, most = 600, 300
+    monkeypatch.setattr(usage, "threads", {7: most, 8: 1}.__getitem__)
     found = made.excess(someone, child(tmp_path), {})
-    said = f"{made.most_processes + 1} processes and threads, allowed {made.most_processes}"
+    said = f"{most + 1} processes and threads, allowed {most}"
     assert found == (Status.OVER_QUOTA, said)
-    monkeypatch.setattr(usage, "threads", {7: made.most_processes, 8: 0}.__getitem__)
+    monkeypatch.setattr(usage, "threads", {7: most, 8: 0}.__getitem__)
     assert made.excess(someone, child(tmp_path), {}) is None
     monkeypatch.setattr(usage, "descriptors", {7: usage.DESCRIPTORS, 8: 1}.__getitem__)
     assert made.excess(someone, child(tmp_path), {}) is None, "so few cannot have as many"

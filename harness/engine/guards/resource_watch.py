@@ -7,7 +7,7 @@
     disk: its cache, which is kept, and its scratch folder    Limits.disk_gib, DISK_FILES
     what it prints                                            LOG_BYTES
 
-    processes and threads                                     half of sandbox.Rules.processes
+    processes and threads                                     half of Jail.processes
     open files of them all                                    usage.DESCRIPTORS
     timers and signals among them, with what watches them     usage.MOST_WATCHES
 
@@ -57,7 +57,6 @@ class ResourceWatch(threading.Thread):
         }
         #: Whether an order in which processes end for want of memory could be set.
         self.order_is_kept = not os.statvfs("/proc").f_flag & os.ST_RDONLY
-        self.most_processes = enter.most_processes(enter.Rules().processes) // 2
         self.stopping = threading.Event()
         threads, begun = 1 + 2 * len(workers), threading.Event()
         self.pool = ThreadPoolExecutor(threads)
@@ -119,8 +118,9 @@ class ResourceWatch(threading.Thread):
         """What of its limits it has passed, in words."""
         pids = child.pids()
         # First: all that follows takes its time for each of them.
-        if (running := sum(map(usage.threads, pids))) > self.most_processes:
-            why = f"{running} processes and threads, allowed {self.most_processes}"
+        most = enter.most_processes(worker.jail.processes) // 2
+        if (running := sum(map(usage.threads, pids))) > most:
+            why = f"{running} processes and threads, allowed {most}"
             return Status.OVER_QUOTA, why
         many = len(pids) * enter.Rules().open_files > usage.DESCRIPTORS
         if many and sum(map(usage.descriptors, pids)) > usage.DESCRIPTORS:
