@@ -22,7 +22,6 @@ from harness.engine.processes.worker_process import WorkerProcess
 from harness.engine.run import BrokenRun, Run
 from harness.errors import HarnessError
 from harness.measure.machine import minor_of, missing, too_old, without_gpu
-from harness.measure.stats import special
 from harness.measure.telemetry import Monitor
 from harness.measure.verdict import RunFacts, asked_facts
 from harness.problems import get_problem
@@ -132,7 +131,6 @@ def prepare(run: Run, request: Request) -> None:
     with ThreadPoolExecutor(BUILDERS_AT_ONCE) as pool:
         builds = [pool.submit(build_one, run, worker) for worker in to_build]
         beside = [s for s in run.workers.values() if s not in to_build or s.compiles_alone]
-        special()  # while the fork server and the judge import torch
         start_all(run, beside)
         for build in builds:
             build.result()

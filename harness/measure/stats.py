@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import importlib
 import math
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -39,17 +40,30 @@ else:
         """numpy, imported at its first use: a kernel's verdicts come before the first statistic."""
 
         def __getattr__(self, name: str) -> Any:
-            return getattr(importlib.import_module("numpy"), name)
+            return getattr(_imported("numpy"), name)
 
     np = _Numpy()
 
 
-def special() -> Any:
-    """scipy.special, imported at the first quantile: it takes longer than a run's other imports.
+BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 
-    A run imports it before its workers start, who could leave OpenBLAS no thread.
-    """
-    return importlib.import_module("scipy.special")
+
+@lru_cache
+def _imported(name: str) -> Any:
+    """A module whose OpenBLAS is to start no threads, of which an entrant could leave us none."""
+    before = os.environ.get(BLAS_THREADS)
+    os.environ[BLAS_THREADS] = "1"
+    try:
+        return importlib.import_module(name)
+    finally:
+        del os.environ[BLAS_THREADS]
+        if before is not None:
+            os.environ[BLAS_THREADS] = before
+
+
+def _special() -> Any:
+    """scipy.special, imported at the first quantile: it takes longer than a run's other imports."""
+    return _imported("scipy.special")
 
 
 LEVEL = 0.95
@@ -255,7 +269,7 @@ def drift(values: Sequence[float], smallest: float = 0.005) -> float | None:
     errors = np.array([first.var(ddof=1), last.var(ddof=1)]) / third
     t = abs(float(last.mean() - first.mean())) / math.sqrt(float(errors.sum()))
     freedom = float(errors.sum()) ** 2 / float((errors**2).sum() / (third - 1))
-    return change if 2 * special().stdtr(freedom, -t) < 0.01 else None
+    return change if 2 * _special().stdtr(freedom, -t) < 0.01 else None
 
 
 def modes(values: Sequence[float], smallest: float = 0.005) -> tuple[float, float] | None:
@@ -354,7 +368,7 @@ def _trimmed_error(x: Array) -> float:
 
 @lru_cache(maxsize=1 << 12)  # scipy takes longer for one quantile than numpy for the blocks
 def _t_quantile(n: int, level: float) -> float:
-    return float(special().stdtrit(n - 2 * _cut(n) - 1, 0.5 + level / 2))
+    return float(_special().stdtrit(n - 2 * _cut(n) - 1, 0.5 + level / 2))
 
 
 @lru_cache(maxsize=8)
@@ -367,8 +381,8 @@ def _resampled_indices(n: int) -> NDArray[np.intp]:
 @lru_cache(maxsize=64)
 def _widened_tail(n: int) -> float:
     """Share of resamples to leave out on each side so that n blocks cover what they promise."""
-    t = math.sqrt(n / (n - 1)) * float(special().stdtrit(n - 1, 0.5 + LEVEL / 2))
-    return float(special().ndtr(-t))
+    t = math.sqrt(n / (n - 1)) * float(_special().stdtrit(n - 1, 0.5 + LEVEL / 2))
+    return float(_special().ndtr(-t))
 
 
 def _bootstrap(x: Array) -> tuple[float, float]:
