@@ -192,8 +192,9 @@ def _suits(unit: Unit, slot: Slot, places: set[str]) -> bool:
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
     """Its judge and workers end with it: each asked the kernel for that."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
+    if process.returncode is None:  # else its number can be another's
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def _ending(code: int, errors: IO[bytes]) -> str:

@@ -18,10 +18,10 @@ from harness.measure.machine import minor_of
 from harness.problems import Problem
 from harness.process.child import Jail
 from harness.process.forkserver import ForkServer
-from harness.process.sandbox import namespaces, readable
+from harness.process.sandbox import enter, namespaces, readable
 from harness.process.sandbox.folders import DISK_FILES, counted, remove_tree
 from harness.process.scratch import house, locked
-from harness.schema import Entrant, Machine
+from harness.schema import Entrant, Kind, Machine
 
 ASIDE = ".aside-"  # what is being removed
 
@@ -46,6 +46,8 @@ class Crew:
             self.devices = readable.gpu_nodes(minor_of(request.machine))
         self.workers: dict[str, WorkerProcess] = {}
         self.hidden: frozenset[str] = frozenset()  # ran, but nobody asked for a row of it
+        strangers = sum(entrant.kind is Kind.SUBMISSION for entrant in request.entrants)
+        self.share = enter.share_of_processes(strangers)
         for entrant in request.entrants:
             self.add(entrant)
 
@@ -91,6 +93,7 @@ class Crew:
             level=request.sandbox,
             uid=uid,
             devices=tuple(self.devices),
+            processes=self.share if entrant.kind is Kind.SUBMISSION else enter.Rules.processes,
             memory_bytes=int(request.suite.limits.memory_gib * 2**30),
             root=request.root,
         )

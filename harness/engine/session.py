@@ -20,6 +20,7 @@ from harness.engine.guards.resource_watch import ResourceWatch
 from harness.engine.processes.judge_client import JudgeClient
 from harness.engine.processes.worker_process import WorkerProcess
 from harness.engine.run import BrokenRun, Run
+from harness.errors import HarnessError
 from harness.measure.machine import minor_of, missing, too_old, without_gpu
 from harness.measure.telemetry import Monitor
 from harness.measure.verdict import RunFacts, asked_facts
@@ -211,7 +212,9 @@ def build_one(run: Run, worker: WorkerProcess, alone: bool = False) -> None:
         status, reason, seconds = worker.build(cases, run.limits, run.facts.machine)
     except Exception as cause:  # whatever a builder says or does ends its own entry
         traceback.print_exc()
-        status, reason, seconds = Status.BROKE_THE_RUN, f"while it was built: {cause!r}"[:500], 0.0
+        ours = isinstance(cause, HarnessError)  # a process could not be had, or the like
+        status = Status.HARNESS_ERROR if ours else Status.BROKE_THE_RUN
+        reason, seconds = f"while it was built: {cause!r}"[:500], 0.0
     if worker.build_starved and not alone:
         return
     for case in cases:

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import importlib
 import math
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -39,14 +40,30 @@ else:
         """numpy, imported at its first use: a kernel's verdicts come before the first statistic."""
 
         def __getattr__(self, name: str) -> Any:
-            return getattr(importlib.import_module("numpy"), name)
+            return getattr(_imported("numpy"), name)
 
     np = _Numpy()
 
 
+BLAS_THREADS = "OPENBLAS_NUM_THREADS"
+
+
+@lru_cache
+def _imported(name: str) -> Any:
+    """A module whose OpenBLAS is to start no threads, of which an entrant could leave us none."""
+    before = os.environ.get(BLAS_THREADS)
+    os.environ[BLAS_THREADS] = "1"
+    try:
+        return importlib.import_module(name)
+    finally:
+        del os.environ[BLAS_THREADS]
+        if before is not None:
+            os.environ[BLAS_THREADS] = before
+
+
 def _special() -> Any:
     """scipy.special, imported at the first quantile: it takes longer than a run's other imports."""
-    return importlib.import_module("scipy.special")
+    return _imported("scipy.special")
 
 
 LEVEL = 0.95

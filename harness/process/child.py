@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import weakref
 from collections.abc import Mapping, Sequence
@@ -19,7 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from harness.process import bytecode, process_tree
-from harness.process.forkserver import DetachedProcess, ForkServer, started
+from harness.process.forkserver import ForkServer, started
 from harness.process.project import HOME, private
 from harness.process.sandbox import cgroup, enter, namespaces, readable, usage
 from harness.process.scratch import locked
@@ -29,6 +30,7 @@ LOG_BYTES, LOG_TAIL_BYTES = 64 << 20, 4096
 #: A thread that is told to stop does so when it next leaves the kernel or gets a core; one that
 #: ends ends, which takes a process with much memory its time on a busy host.
 STOPPING_S, STOPPING_MS = 2.0, 10
+ENDING_S = 60.0
 WAITING_S = 0.2  # the same for who waits in the kernel and spends no time there
 KEPT_ENV = {"PATH", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "LANG", "LC_ALL", "TZ"}
 KEPT_ENV |= {"VIRTUAL_ENV"}
@@ -46,6 +48,7 @@ class Jail:
     level: int = 0  # of harness/process/sandbox/enter.py
     uid: int | None = None  # whose processes they are at level 2, where we are root
     devices: tuple[Path, ...] | None = None  # of the GPU, at level 2; None: all there are
+    processes: int = enter.Rules.processes
     memory_bytes: int = 0  # what all its processes may take; 0: no bound of the kernel
     root: Path = HOME  # of the project, which stays shut
 
@@ -81,7 +84,7 @@ class Log:
 
 
 class Child:
-    """One process with a socket to it; `line` is the end the parent keeps (or hands to the judge).
+    """One process with a socket to it; `line` is our end of it, of which the judge gets a copy.
 
     `pid` is what ends with it. At level 2 that is the first process of its namespaces, or the
     launcher, and the process itself lies below: see `process_tree.descendants`.
@@ -99,9 +102,12 @@ class Child:
             self._held.enter_context(locked(jail.cache, os.O_DIRECTORY, fcntl.LOCK_SH))
         self._paused_ns: dict[int, int] | None = None  # pid → its CPU time when all had stopped
         self._newest = b""  # process of its namespaces then
+        self._one = threading.Lock()  # who signals it, looks at it, or waits for it
+        self._code: int | None = None
+        self._waited_for = False  # its number can be another's from then on
         self.line, theirs = socket.socketpair()
         self.first: socket.socket | None = None  # to the first process of its namespaces
-        self.process: subprocess.Popen[bytes] | DetachedProcess
+        self._begun: subprocess.Popen[bytes] | None = None  # not by the fork server
         rules = sandbox_rules(jail) if jail else enter.Rules(level=0)
         self.group: cgroup.Group | None = None
         if jail and jail.memory_bytes and rules.level:
@@ -114,8 +120,7 @@ class Child:
             self.first, first = socket.socketpair() if self.walled else (None, None)
             with theirs, first or contextlib.nullcontext():
                 env = untrusted_env(jail)
-                self.process = forkserver.fork(arguments, env, rules, theirs, self.log.fd, first)
-            self.pid = self.process.pid
+                self.pid = forkserver.fork(arguments, env, rules, theirs, self.log.fd, first)
             return
         command = [sys.executable, "-m", module, "--fd", str(theirs.fileno()), *arguments]
         if jail:
@@ -124,19 +129,19 @@ class Child:
             env = bytecode.with_cache({**os.environ, "PYTHONPATH": _python_path(HOME)})
             cwd = HOME
         with theirs:
-            self.process = started(enter.command(rules, command), env, cwd, self.log.fd, theirs)
-        self.pid = self.process.pid
+            self._begun = started(enter.command(rules, command), env, cwd, self.log.fd, theirs)
+        self.pid = self._begun.pid
         if rules.level:  # as its launcher does in a moment: who looks by then finds no other
             enter.end_first(self.pid)
 
     @property
     def alive(self) -> bool:
         """Whether it still runs."""
-        return self.process.poll() is None
+        return self._ended() is None
 
     def pids(self) -> list[int]:
         """It and everything below it, as this process numbers them."""
-        return [self.pid, *process_tree.descendants(self.pid)]
+        return [] if self._waited_for else [self.pid, *process_tree.descendants(self.pid)]
 
     def pause(self) -> None:
         """Stop every thread of it: nothing computes while others are on the clock."""
@@ -203,14 +208,27 @@ class Child:
         if self.group:
             self.group.kill()
 
-    def end(self, grace_s: float = 0.0) -> None:
-        """Kill all of it; with `grace_s` it may leave by itself first."""
-        if grace_s and self.alive:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self.process.wait(grace_s)
+    def hang_up(self) -> None:
+        """It has ended: kill its group, and tell who listens to it.
+
+        A fork that holds its end of the line too would keep the judge waiting to its deadline.
+        """
         self.kill()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(60)
+        with contextlib.suppress(OSError):
+            self.line.shutdown(socket.SHUT_RDWR)
+
+    def end(self) -> None:
+        """Kill all of it and wait for it; whoever has its number from then on is not touched."""
+        self.kill()
+        self._ended(ENDING_S)
+        self._signal(signal.SIGKILL)  # what it started while it ended
+        with self._one:
+            if self._code is not None and not self._waited_for:
+                self._waited_for = True
+                if self._begun:  # which would wait for that number when it is dropped
+                    self._begun.wait()
+                else:
+                    os.waitpid(self.pid, 0)
         self._held.close()
         for line in filter(None, (self.line, self.first)):
             with contextlib.suppress(OSError):
@@ -219,11 +237,8 @@ class Child:
             self.group.remove()
 
     def ending(self, wait_s: float = 2.0) -> str:
-        """How it ended, in words; waits a moment for it to be reaped."""
-        deadline = time.monotonic() + wait_s
-        while self.alive and time.monotonic() < deadline:
-            time.sleep(0.01)
-        if (code := self.process.poll()) is None:
+        """How it ended, in words; waits a moment for it to do so."""
+        if (code := self._ended(wait_s)) is None:
             return "still running"
         if self.walled and code > namespaces.BY_SIGNAL:
             code = namespaces.BY_SIGNAL - code
@@ -247,10 +262,34 @@ class Child:
         """Which process began last, ended or not; b"" at level 1 and in a frozen group."""
         return namespaces.newest(self.first) if self.first and not self.group else b""
 
+    def _ended(self, wait_s: float = 0.0) -> int | None:
+        """Its exit code, negative for a signal, or None if it still runs after `wait_s`."""
+        deadline = time.monotonic() + wait_s
+        while (code := self._look()) is None and time.monotonic() < deadline:
+            time.sleep(0.001)
+        return code
+
+    def _look(self) -> int | None:
+        """The same at once. It keeps its number, as long as nobody but `end` waits for it."""
+        with self._one:
+            if self._code is None:
+                try:
+                    told = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+                except ChildProcessError:  # somebody else has waited for it
+                    self._waited_for, self._code = True, -signal.SIGKILL
+                else:
+                    if told:
+                        by_signal = told.si_code != os.CLD_EXITED
+                        self._code = -told.si_status if by_signal else told.si_status
+            return self._code
+
     def _signal(self, number: signal.Signals) -> None:
-        process_tree.signal_tree(self.pid, number)  # what left the session is still below it
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, number)
+        with self._one:
+            if self._waited_for:
+                return
+            process_tree.signal_tree(self.pid, number)  # what left the session is still below it
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, number)
 
 
 def sandbox_rules(jail: Jail) -> enter.Rules:
@@ -260,6 +299,7 @@ def sandbox_rules(jail: Jail) -> enter.Rules:
         level=jail.level,
         rw=(jail.cache,),
         fresh=(jail.scratch,),
+        processes=jail.processes,
         ro=(jail.source, HOME / "harness", jail.house, *imports),
         chdir=jail.scratch,
         uid=jail.uid,

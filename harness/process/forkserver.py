@@ -8,13 +8,10 @@ allow-listed environment.
 """
 
 import contextlib
-import os
-import signal
 import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -31,16 +28,19 @@ def started(
     words: Sequence[str], env: Mapping[str, str], cwd: Path, output: int, line: socket.socket
 ) -> subprocess.Popen[bytes]:
     """A process in a session of its own, with nothing to read and `line` open in it."""
-    return subprocess.Popen(
-        words,
-        stdin=subprocess.DEVNULL,
-        stdout=output,
-        stderr=subprocess.STDOUT,
-        cwd=cwd,
-        env=env,
-        pass_fds=(line.fileno(),),
-        start_new_session=True,
-    )
+    try:
+        return subprocess.Popen(
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            cwd=cwd,
+            env=env,
+            pass_fds=(line.fileno(),),
+            start_new_session=True,
+        )
+    except OSError as cause:  # whoever is on turn has no part in it
+        raise HarnessError(f"no process can be had: {cause}", "python run.py doctor") from None
 
 
 class ForkServer:
@@ -72,10 +72,11 @@ class ForkServer:
         line: socket.socket,
         log: int,
         first: socket.socket | None = None,
-    ) -> "DetachedProcess":
+    ) -> int:
         """Start one worker behind `rules`: `line` to talk on, the descriptor `log` as its output.
 
-        first: on which the first process of its namespaces is told what to do, at level 2.
+        first: on which the first process of its namespaces is told what to do, at level 2. Returns
+        its pid: it became our child when its parent ended.
         """
         message: wire.Message = {"arguments": list(arguments), "env": dict(env)}
         message["rules"] = enter.to_plain(rules)
@@ -83,17 +84,17 @@ class ForkServer:
             fds = (line.fileno(), log, *([first.fileno()] if first else []))
             try:
                 return self._asked(message, fds)
-            except WireError:
+            except (ValueError, WireError):  # the first: there was no line for another one
                 self.close()  # it was killed: whoever did that, another one is as good
-                self._start()
             try:
+                self._start()
                 return self._asked(message, fds)
-            except WireError as cause:
+            except (OSError, WireError) as cause:
                 raise self._failed(str(cause)) from None
 
-    def _asked(self, message: wire.Message, fds: tuple[int, ...]) -> "DetachedProcess":
+    def _asked(self, message: wire.Message, fds: tuple[int, ...]) -> int:
         wire.send(self.line, message, fds)
-        return DetachedProcess(int(wire.receive(self.line, START_S)["pid"]))
+        return int(wire.receive(self.line, START_S)["pid"])
 
     def close(self) -> None:
         """End it; its forks are children of ours and live on."""
@@ -108,33 +109,3 @@ class ForkServer:
             "\n".join([f"the fork server of the workers failed: {what}", *tail]),
             "python run.py doctor",
         )
-
-
-class DetachedProcess:
-    """A process that became our child when its parent ended; as much of Popen as is used."""
-
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
-        self._code: int | None = None
-        self._one = threading.Lock()
-
-    def poll(self) -> int | None:
-        """Exit code, negative for a signal, or None while it runs."""
-        with self._one:
-            if self._code is None:
-                try:
-                    pid, status = os.waitpid(self.pid, os.WNOHANG)
-                except ChildProcessError:  # somebody else reaped it
-                    self._code = -signal.SIGKILL
-                else:
-                    self._code = os.waitstatus_to_exitcode(status) if pid else None
-            return self._code
-
-    def wait(self, timeout: float) -> int:
-        """Exit code; raises subprocess.TimeoutExpired."""
-        deadline = time.monotonic() + timeout
-        while (code := self.poll()) is None:
-            if time.monotonic() > deadline:
-                raise subprocess.TimeoutExpired(str(self.pid), timeout)
-            time.sleep(0.001)
-        return code

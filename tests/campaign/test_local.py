@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import subprocess
 import sys
 
 import pytest
@@ -420,6 +421,16 @@ def test_who_never_says_a_word_is_ended(monkeypatch: pytest.MonkeyPatch) -> None
     rows, view = conclude(local(1, sys.executable, "-c", silent), units(["n0"]))
     assert counted(rows) == once(["n0"], "HARNESS_ERROR")
     assert ["no end after" in death for death in view.deaths] == [True] * 3
+
+
+def test_a_unit_that_was_waited_for_is_not_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its number can be another's by then."""
+    killed: list[int] = []
+    monkeypatch.setattr(local_engine.os, "killpg", lambda pid, _: killed.append(pid))
+    with subprocess.Popen(["true"]) as process:
+        local_engine._kill(process)
+    local_engine._kill(process)
+    assert killed == [process.pid]
 
 
 def test_rivals_that_kill_every_attempt_end_no_campaign() -> None:

@@ -153,6 +153,19 @@ def test_doctor_looks_at_everything(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(line["next"] for line in told["lines"] if line["mark"] == "missing")
 
 
+def test_doctor_says_where_there_is_room_for_few_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    def told(room: int) -> tuple[str, str]:
+        monkeypatch.setattr(doctor.cgroup, "room", lambda: room)
+        (line,) = (line for line in doctor.walls() if line.what == "processes and threads")
+        return line.mark, line.found
+
+    assert told(1 << 22) == ("ok", "1024 of each submission")
+    assert told(900) == (
+        "note",
+        "300 of a submission, of 900 that the container or the kernel allow",
+    )
+
+
 def test_doctor_says_where_no_worker_can_be_locked() -> None:
     line = doctor.lock("libc.so.6")
     assert line.mark == "note"

@@ -175,7 +175,7 @@ GIB = 1 << 30
 
 
 def watched(folder: Path, **children: Any) -> Any:
-    jail = SimpleNamespace(cache=folder, scratch=folder, level=0)
+    jail = SimpleNamespace(cache=folder, scratch=folder, level=0, processes=2048)
     made = factory.worker("x", running=False).becomes(**children)
     made.jail = jail
     return made
@@ -185,7 +185,7 @@ def child(folder: Path) -> Any:
     ended: list[bool] = []
     return SimpleNamespace(
         alive=True, group=None, ours=0, log=SimpleNamespace(full=""), pids=lambda: [7, 8],
-        kill=lambda: ended.append(True), ended=ended,
+        kill=lambda: ended.append(True), ended=ended, hang_up=lambda: ended.append(False),
     )  # fmt: skip
 
 
@@ -230,7 +230,7 @@ def test_beside_another_a_submission_holds_half_of_a_small_card(
     limits, on_device = Limits(gpu_memory_gib=8), {7: 7 * GIB}
     greedy, rival, ours = (factory.worker(name, running=False) for name in ("x", "y", "control"))
     for each in (greedy, rival, ours):
-        each.jail = SimpleNamespace(cache=tmp_path, scratch=tmp_path, level=0)
+        each.jail = SimpleNamespace(cache=tmp_path, scratch=tmp_path, level=0, processes=2048)
     ours.entrant = ours.entrant.model_copy(update={"kind": Kind.BASELINE})
 
     def found(worker: Any, *beside: Any, card_gib: float = 12) -> Any:
@@ -274,12 +274,12 @@ def test_processes_and_threads_have_an_end(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(usage, "host_bytes", lambda *_: 0)
     someone = watched(tmp_path)
     made = watch([someone], {})
-    assert 0 < made.most_processes <= enter.Rules().processes // 2
-    monkeypatch.setattr(usage, "threads", {7: made.most_processes, 8: 1}.__getitem__)
+    someone.jail.processes, most = 600, 300
+    monkeypatch.setattr(usage, "threads", {7: most, 8: 1}.__getitem__)
     found = made.excess(someone, child(tmp_path), {})
-    said = f"{made.most_processes + 1} processes and threads, allowed {made.most_processes}"
+    said = f"{most + 1} processes and threads, allowed {most}"
     assert found == (Status.OVER_QUOTA, said)
-    monkeypatch.setattr(usage, "threads", {7: made.most_processes, 8: 0}.__getitem__)
+    monkeypatch.setattr(usage, "threads", {7: most, 8: 0}.__getitem__)
     assert made.excess(someone, child(tmp_path), {}) is None
     monkeypatch.setattr(usage, "descriptors", {7: usage.DESCRIPTORS, 8: 1}.__getitem__)
     assert made.excess(someone, child(tmp_path), {}) is None, "so few cannot have as many"
@@ -398,6 +398,17 @@ def test_a_worker_and_a_builder_are_ended_for_it(
     assert someone.ended_for[0] is Status.OUT_OF_MEMORY
 
 
+@pytest.mark.parametrize("place", ["child", "builder"])
+def test_who_has_ended_is_let_go_of(tmp_path: Path, place: str) -> None:
+    """A fork of it held on to its line, took what it wanted, and nobody looked."""
+    dead = child(tmp_path)
+    dead.alive, dead.pids = False, []
+    made = watch([someone := watched(tmp_path, **{place: dead})], {})
+    made._look(someone, None)
+    assert dead.ended == [False]
+    assert someone.ended_for is None
+
+
 @pytest.mark.parametrize(
     ("cause", "status"),
     [(ValueError("odd"), Status.BROKE_THE_RUN), (OSError(24, "full"), Status.HARNESS_ERROR)],
@@ -451,6 +462,26 @@ def test_who_takes_a_look_its_time_hides_nobody_else_and_no_memory(
     thread.join(20)
     assert hungry.ended
     assert not slow.ended
+
+
+def test_the_watch_needs_no_thread_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that could not be started ended it for good, and an entrant can see to that."""
+
+    def refused(self: threading.Thread) -> None:
+        assert self is thread, "can't start new thread"
+        start(self)
+
+    start = threading.Thread.start
+    looked = threading.Semaphore(0)
+    monkeypatch.setattr(resource_watch, "PERIOD_S", 0.001)
+    thread = watch([watched(tmp_path, child=child(tmp_path)) for _ in range(3)], {})
+    monkeypatch.setattr(thread, "_look", lambda *_: time.sleep(0.01) or looked.release())
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    thread.start()
+    assert all(looked.acquire(timeout=20) for _ in range(50))
+    assert thread.is_alive()
+    thread.stopping.set()
+    thread.join(20)
 
 
 def test_a_long_look_at_files_leaves_the_interpreter_to_others_for_longer(

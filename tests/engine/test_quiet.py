@@ -25,6 +25,11 @@ def test_who_has_ended_and_is_still_on_the_gpu_is_no_stranger(scene: Scene) -> N
     assert DEAD in scene.quiet.ownerless()
     assert not any(str(DEAD) in told for told in scene.quiet.strangers([scene.worker]))
     assert Quiet().ownerless() == set()
+    unwaited = os.posix_spawn("/bin/true", ["true"], {})
+    os.waitid(os.P_PID, unwaited, os.WEXITED | os.WNOWAIT)
+    scene.on_gpu.add(unwaited)
+    assert unwaited in scene.quiet.ownerless()
+    os.waitpid(unwaited, 0)
     scene.quiet.others = {DEAD}  # of a user whose processes nobody sees
     assert DEAD not in scene.quiet.ownerless()
     assert any(str(DEAD) in told for told in scene.quiet.strangers([scene.worker]))
@@ -68,6 +73,7 @@ class Scene:
         self.quiet = Quiet(monitor, self.notes.append, lambda: self.driver)  # type: ignore[arg-type,return-value]
         child = SimpleNamespace(
             pid=WORKER,
+            pids=lambda: [WORKER, *self.below.get(WORKER, [])],
             alive=True,
             resume=lambda: self.steps.append("go on"),
             pause=lambda: self.steps.append("stop"),

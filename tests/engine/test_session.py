@@ -19,6 +19,7 @@ from harness.engine.events import Observer
 from harness.engine.guards.quiet import Quiet
 from harness.engine.processes import worker_process
 from harness.engine.processes.worker_process import WorkerProcess
+from harness.errors import HarnessError
 from harness.measure.verdict import Evidence
 from harness.problems import get_problem
 from harness.process import wire
@@ -92,6 +93,50 @@ def test_a_worker_whose_kernel_does_not_compile_is_ended(told: list[str]) -> Non
     prepare(told, worker("cu", alone=True, fails=True), worker("good", alone=True))
     assert told[-2:] == ["end cu", "judge"]
     assert "end good" not in told
+
+
+@pytest.mark.parametrize(
+    ("fault", "status"),
+    [
+        (HarnessError("no process can be had"), Status.HARNESS_ERROR),
+        (ValueError("odd"), Status.BROKE_THE_RUN),
+    ],
+)
+def test_a_fault_of_ours_while_it_is_built_ends_that_entry_alone(
+    fault: Exception, status: Status
+) -> None:
+    case = Case(name="c", batch=1, heads=1, seqlen=64, headdim=64)
+    mine = factory.worker("mine")
+    mine.build = MagicMock(side_effect=fault)  # type: ignore[method-assign]
+    known = Evidence(mine.entrant, case)
+    run: Any = MagicMock(suite=SimpleNamespace(cases=[case]))
+    run.record.return_value = known
+    session.build_one(run, mine)
+    assert known.status is status
+    assert "while it was built" in known.reason
+
+
+def test_a_build_that_cannot_be_remembered_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One entrant's files took the last inodes of the disk, and the run ended for all."""
+    mine = factory.worker("mine")
+    mine.jail = SimpleNamespace(cache=tmp_path / "entrants" / "mine")  # type: ignore[assignment]
+    mine.jail.cache.mkdir(parents=True)
+    (mine.jail.cache / "cubin").touch()
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    for missing in ("mkdir", "touch"):
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, missing, full)
+            assert not mine.has_build("h200")
+            mine.keep_build("h200")
+        assert not mine.has_build("h200")
+    mine.keep_build("h200")
+    assert mine.has_build("h200")
+    assert not mine.has_build("b200")
 
 
 @pytest.mark.parametrize(("starved_s", "again"), [(300.0, True), (100.0, False)])

@@ -27,6 +27,7 @@ from harness.problems import Problem, get_problem
 from harness.process import wire
 from harness.process.child import Child
 from harness.process.messages import BurstReport
+from harness.process.sandbox import enter
 from harness.schema import Kind, Limits, Machine, Status
 from harness.worker.__main__ import Worker
 from tests.engine.factory import worker
@@ -55,6 +56,19 @@ def test_names_that_look_alike_share_nothing(tmp_path: Path) -> None:
         lambda worker: worker.label,
     ):
         assert len({own(worker) for worker in workers}) == len(entrants)
+
+
+def test_those_who_are_judged_share_the_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("harness.process.sandbox.cgroup.room", lambda: 3000)
+    request, problem = on_a_small_disk(tmp_path)
+    (tmp_path / "scratch").mkdir()
+    made = Crew(request, problem, "cpu", tmp_path / "scratch")
+    made.assign_roles()
+    told = {name: worker.jail.processes for name, worker in made.workers.items()}
+    assert told.pop("mine") == enter.share_of_processes(1) == 2000
+    assert set(told.values()) == {2048}, "the house knows what it starts"
 
 
 def test_no_two_of_a_run_are_one_user(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -340,6 +354,19 @@ def test_the_deadline_is_one_for_all_and_who_breaks_the_judge_is_named() -> None
         "profiler_started",
     ]
     assert asked[3]["timeout_s"] <= asked[2]["timeout_s"] <= 5.0
+
+
+def test_the_line_that_the_judge_gets_can_still_be_cut() -> None:
+    ours, theirs = socket.socketpair()
+    line, its = socket.socketpair()
+    client = JudgeClient(SimpleNamespace(line=ours), "attention_forward", "cpu", {})  # type: ignore[arg-type]
+    wire.send(theirs, {"ok": True})
+    child: Any = SimpleNamespace(line=line)
+    assert client.attach("mine-1", child, (1, 1), 5.0, lambda _: None) is None
+    line.shutdown(socket.SHUT_RDWR)
+    assert its.recv(1) == b""
+    for end in (ours, theirs, line, its):
+        end.close()
 
 
 def test_who_keeps_the_judge_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -12,6 +15,7 @@ from scipy.stats import ttest_ind
 
 from harness.measure import stats
 from harness.measure.stats import Interval
+from harness.process.project import HOME
 
 #: One block's deviation of the paired log-ratio on an H200: quiet, usual, noisy.
 NOISES = (0.005, 0.009, 0.024)
@@ -278,6 +282,28 @@ def test_blocks_to_separate_is_zero_or_at_least_one(v: float, width: float, bloc
 
 def test_summary_of_known_values() -> None:
     assert stats.summary(list(range(1, 12))) == stats.Summary(median=6, p10=2, p90=10)
+
+
+STARTS_NO_THREAD = """
+import os, sys
+from harness.measure import stats
+assert "numpy" not in sys.modules
+stats.drift([1.0 + n % 3 / 100 for n in range(12)] + [2.0] * 6)
+stats._special().ndtr(0.0)
+assert {"numpy", "scipy.special"} <= set(sys.modules)
+print(len(os.listdir("/proc/self/task")), os.environ.get("OPENBLAS_NUM_THREADS"))
+"""
+
+
+@pytest.mark.parametrize("told", ["", "2"])
+def test_the_first_statistic_needs_no_thread(told: str) -> None:
+    """Where an entrant had taken them all OpenBLAS ended the run as by Ctrl-C."""
+    env = {**os.environ, "OPENBLAS_NUM_THREADS": told}
+    if not told:
+        del env["OPENBLAS_NUM_THREADS"]
+    words = [sys.executable, "-c", STARTS_NO_THREAD]
+    done = subprocess.run(words, cwd=HOME, env=env, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["1", told or "None"]
 
 
 @given(st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=50))

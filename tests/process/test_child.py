@@ -22,7 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.process import child as child_module
-from harness.process import process_tree
+from harness.process import process_tree, wire
 from harness.process.child import (
     LOG_BYTES,
     LOG_TAIL_BYTES,
@@ -88,6 +88,78 @@ def test_a_killed_child_is_told_by_its_signal() -> None:
     child.pause()
     child.end()
     assert not child.alive
+
+
+FORKS = """
+import os, time
+if os.fork():
+    os._exit(3)
+os.close(1)
+time.sleep(60)
+"""
+
+
+def test_who_was_waited_for_is_not_touched_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its number can be anybody's: a second end of a worker killed a process of another's."""
+    (tmp_path / "forks.py").write_text(FORKS)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    process_tree.adopt_orphans()
+    child = Child("forks", [], None)
+    assert child.ending(20) == "exited with code 3"
+    assert usage.states(child.pid) == "Z", "to look at it gives its number to nobody"
+    (left,) = (
+        pid
+        for pid in process_tree.children(os.getpid())
+        if os.getpgid(pid) == child.pid and pid != child.pid
+    )
+    child.end()
+    assert os.waitpid(left, 0)[1] == signal.SIGKILL
+    assert usage.states(child.pid) == ""
+    touched: list[object] = []
+    monkeypatch.setattr(os, "kill", lambda *told: touched.append(told))
+    monkeypatch.setattr(os, "killpg", lambda *told: touched.append(told))
+    monkeypatch.setattr(process_tree, "descendants", lambda pid: [pid])
+    for again in (child.kill, child.pause, child.resume, child.end):
+        again()
+    assert (touched, child.pids()) == ([], [])
+    assert child.ending(0) == "exited with code 3"
+
+
+HOLDS_ON = """
+import os, socket, sys, time
+from harness.process import wire
+line = socket.socket(fileno=int(sys.argv[2]))
+wire.send(line, {"pid": os.getpid()})
+if os.fork():
+    os._exit(3)
+os.setsid()
+time.sleep(60)
+"""
+
+
+def test_a_fork_that_holds_the_line_keeps_nobody_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The judge waited for it to its deadline, and nobody looked at what it took meanwhile."""
+    (tmp_path / "holds_on.py").write_text(HOLDS_ON)
+    monkeypatch.setattr(child_module, "HOME", tmp_path)
+    (tmp_path / "harness").symlink_to(ROOT / "harness")
+    process_tree.adopt_orphans()
+    before = process_tree.children(os.getpid())
+    child = Child("holds_on", [], None)
+    with child.line.dup() as judges:
+        assert child.ending(20) == "exited with code 3"
+        child.hang_up()
+        assert wire.receive(judges, 20) == {"pid": child.pid}, "what it said before is heard"
+        with pytest.raises(wire.PeerClosed):
+            wire.receive(judges, 20)
+        with pytest.raises(wire.PeerClosed):
+            wire.send(judges, {})
+    child.end()
+    child.hang_up()
+    assert len(process_tree.sweep(before)) == 1
 
 
 BURNS = """

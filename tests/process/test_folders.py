@@ -60,6 +60,37 @@ def test_none_without_a_hierarchy(tmp_path: Path) -> None:
     assert make(1, 1, None) is None
 
 
+def test_the_tightest_bound_above_us_says_how_many_may_begin(
+    tree: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A container's bound holds for all in it together, which no rlimit tells."""
+    mount, own = tree
+    kernel = tmp_path / "kernel"
+    kernel.mkdir()
+    monkeypatch.setattr(cgroup, "KERNEL", kernel)
+    for name, most in (("pid_max", 32768), ("threads-max", 9000)):
+        (kernel / name).write_text(f"{most}\n")
+    own.write_text("8:pids:/pod/x\n4:memory:/elsewhere\n0::/a/b/c\n")
+
+    def bound(place: str, most: object, begun: int) -> None:
+        (mount / place).mkdir(parents=True, exist_ok=True)
+        (mount / place / "pids.max").write_text(f"{most}\n")
+        (mount / place / "pids.current").write_text(f"{begun}\n")
+
+    bound("a/b/c", "max", 50)
+    bound("elsewhere", 1, 1)
+    assert cgroup.room(mount, own) == 9000
+    bound("a", 4096, 96)
+    assert cgroup.room(mount, own) == 4000
+    bound("unified/a/b", 3000, 0)
+    assert cgroup.room(mount, own) == 3000
+    bound("pids", 1000, 100)  # a container sees its own group there, and is told another path
+    assert cgroup.room(mount, own) == 900
+    bound("pids/pod/x", 5, 9)
+    assert cgroup.room(mount, own) == 0
+    assert cgroup.room(mount, tmp_path / "none") == 9000
+
+
 def test_its_bounds_and_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / f"{cgroup.NAME}1-left").mkdir()
     real = Path.mkdir

@@ -20,12 +20,12 @@ import run
 from harness.cli import run_options
 from harness.cli.main import exit_code_of, parse_args
 from harness.engine.assign_roles import own_folder
-from harness.errors import UnavailableError
+from harness.errors import HarnessError, UnavailableError
 from harness.judge import __main__ as judge
 from harness.process import prestart, process_tree, wire
 from harness.process.child import Child, Jail, bare_env
 from harness.process.forkserver import WORKER_NAME, ForkServer
-from harness.process.sandbox import namespaces
+from harness.process.sandbox import enter, namespaces
 from harness.process.sandbox.enter import lacking
 from harness.worker.__main__ import open_context, wait_for_cubins
 
@@ -164,6 +164,27 @@ def test_a_killed_nursery_is_replaced(
     assert facts_of(tmp_path / "second")["argv"] == ["submission.py"]
     first.end()
     second.end()
+
+
+def test_where_no_process_can_be_had_nobody_broke_the_run(
+    forkserver: ForkServer, house: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none(*_: object, **__: object) -> NoReturn:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    os.kill(forkserver.pid, signal.SIGKILL)
+    forkserver.process.wait()
+    ours, theirs = socket.socketpair()
+    for missing in ("subprocess.Popen", "socket.socketpair"):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"harness.process.forkserver.{missing}", none)
+            with pytest.raises(HarnessError, match="temporarily unavailable"):
+                forkserver.fork([], {}, enter.Rules(level=0), theirs, 2)
+    ours.close()
+    theirs.close()
+    child = start(forkserver, house, tmp_path)
+    assert facts_of(tmp_path)["argv"] == ["submission.py"], "it is tried again"
+    child.end()
 
 
 #: Eight processes that fork, end and so replace each other before they can be stopped by name.

@@ -252,6 +252,31 @@ def test_the_trusted_side_may_have_more_open_files(monkeypatch: pytest.MonkeyPat
     assert enter.most_processes(1 << 20) == 3000
 
 
+@pytest.mark.parametrize("strangers", [1, 2, 5, 20])
+def test_all_together_leave_the_house_a_third_of_the_processes(
+    monkeypatch: pytest.MonkeyPatch, strangers: int
+) -> None:
+    """One that stayed below its own bound left the fork server none, and the run ended for all."""
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (resource.RLIM_INFINITY,) * 2)
+    for room in (3000, 10_000, 32_768):
+        monkeypatch.setattr(enter.cgroup, "room", lambda room=room: room)
+        share = enter.share_of_processes(strangers)
+        watched = share // 2
+        assert watched >= enter.FEWEST_PROCESSES > os.cpu_count()  # type: ignore[operator]
+        most = watched * (strangers - 1) + share
+        assert most <= room * 2 / 3 or watched == enter.FEWEST_PROCESSES
+    monkeypatch.setattr(enter.cgroup, "room", lambda: 1 << 22)
+    assert enter.share_of_processes(strangers) == enter.Rules().processes, "as nearly everywhere"
+
+
+@each_level
+def test_who_has_a_user_of_its_own_is_held_to_its_share(tmp_path: Path, level: int) -> None:
+    """The others' threads are of the judge's user too, and more than a share from the start."""
+    rules = walled(enter.Rules(level=level, rw=(tmp_path,), processes=300))
+    limit = run_walled(rules, [sys.executable, "-c", SHOWS_LIMITS]).stdout.split()[0]
+    assert limit == str(300 if rules.uid is not None else enter.most_processes(2048))
+
+
 @needs_level_1
 def test_at_level_1_an_orphan_stays_below_its_worker(tmp_path: Path) -> None:
     done = run_walled(enter.Rules(level=1), [sys.executable, "-c", LEAVES_AN_ORPHAN])

@@ -21,7 +21,7 @@ from harness.measure.machine import inspect_machine, nvml, version_of
 from harness.process import project
 from harness.process.bytecode import FOLDER, compiled
 from harness.process.cuda.checkpoint import Checkpoint
-from harness.process.sandbox import enter, landlock
+from harness.process.sandbox import cgroup, enter, landlock
 from harness.schema import Machine
 
 Mark = Literal["ok", "missing", "note"]
@@ -216,6 +216,10 @@ def walls() -> Iterator[Line]:
         "sudo sysctl user.max_user_namespaces=10000 kernel.apparmor_restrict_unprivileged_userns=0"
     )
     yield _look(not refused, "namespaces", "possible", refused, how)
+    share = enter.share_of_processes(1) // 2
+    good, how = f"{share} of each submission", "raise pids.max: docker run --pids-limit -1"
+    bad = f"{share} of a submission, of {cgroup.room()} that the container or the kernel allow"
+    yield _look(share >= enter.Rules.processes // 2, "processes and threads", good, bad, how)
     level, _ = enter.usual()
     found, how = f"{level} ({enter.LEVELS[level]})", "SECURITY.md says what each level holds"
     yield _look(level == 2, "usual sandbox level", found, found, how)

@@ -19,6 +19,7 @@ from harness.measure.telemetry import Monitor
 from harness.process import process_tree
 from harness.process.child import Child
 from harness.process.cuda.checkpoint import Answer, Checkpoint, Held
+from harness.process.sandbox import usage
 from harness.process.text import plain_text
 
 #: How long work may run on behind a burst. An idle worker is locked within 2 ms; this is room for a
@@ -148,7 +149,7 @@ class Quiet:
     # ------------------------------------------------------------------ inside
 
     def _ended(self, listed: set[int]) -> set[int]:
-        return {pid for pid in listed - self.others if not Path(f"/proc/{pid}").exists()}
+        return {pid for pid in listed - self.others if not set(usage.states(pid)) - usage.ENDED}
 
     def _lock(self, worker: WorkerProcess, pid: int, timeout_ms: int) -> Answer:
         assert self._checkpoint
@@ -173,7 +174,7 @@ class Quiet:
 
     def _on_gpu(self, child: Child) -> set[int]:
         """Processes of a worker's tree that have the GPU open."""
-        tree = {child.pid, *process_tree.descendants(child.pid)}
+        tree = set(child.pids())
         listed = self._listed()
         if self.judge_pid in listed:
             return tree & listed

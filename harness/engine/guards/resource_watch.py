@@ -7,7 +7,7 @@
     disk: its cache, which is kept, and its scratch folder    Limits.disk_gib, DISK_FILES
     what it prints                                            LOG_BYTES
 
-    processes and threads                                     half of sandbox.Rules.processes
+    processes and threads                                     half of Jail.processes
     open files of them all                                    usage.DESCRIPTORS
     timers and signals among them, with what watches them     usage.MOST_WATCHES
 
@@ -57,31 +57,39 @@ class ResourceWatch(threading.Thread):
         }
         #: Whether an order in which processes end for want of memory could be set.
         self.order_is_kept = not os.statvfs("/proc").f_flag & os.ST_RDONLY
-        self.most_processes = enter.most_processes(enter.Rules().processes) // 2
         self.stopping = threading.Event()
+        threads, begun = 1 + 2 * len(workers), threading.Event()
+        self.pool = ThreadPoolExecutor(threads)
+        try:
+            for _ in range(threads):  # all of them at once: an entrant could leave none for later
+                self.pool.submit(begun.wait)
+        finally:
+            begun.set()
 
     def run(self) -> None:
         """Look until told to stop; one who takes a look its time holds up nobody else's."""
         looks = dict[tuple[int, bool], Future[None]]()  # (number of a worker, at its files)
-        pool = ThreadPoolExecutor(1 + 2 * len(self.workers))
-        on_device = pool.submit(self.monitor.memory_by_pid)
+        on_device = self.pool.submit(self.monitor.memory_by_pid)
         while not self.stopping.wait(PERIOD_S):
             if on_device.done():  # asked once a round, however many wait for the answer
-                on_device = pool.submit(self.monitor.memory_by_pid)
+                on_device = self.pool.submit(self.monitor.memory_by_pid)
             for place in itertools.product(range(len(self.workers)), (False, True)):
                 if place not in looks or looks[place].done():
                     number, files = place
                     asked = None if files else on_device
-                    looks[place] = pool.submit(self._look, self.workers[number], asked)
-        pool.shutdown(wait=False)
+                    looks[place] = self.pool.submit(self._look, self.workers[number], asked)
+        self.pool.shutdown(wait=False)
 
     def _look(self, worker: WorkerProcess, on_device: Future[dict[int, int]] | None) -> None:
         """At all of one, or at its files alone, which may be many: memory does not wait for them.
 
-        Who cannot be looked at is ended: nobody runs unwatched.
+        Who cannot be looked at is ended, and what is left of who has ended: nobody runs unwatched.
         """
         begun_s = time.thread_time()
-        for child in filter(lambda child: child.alive, worker.children()):
+        for child in worker.children():
+            if not child.alive:
+                child.hang_up()
+                continue
             try:
                 if on_device:
                     excess = self.excess(worker, child, on_device.result())
@@ -110,8 +118,9 @@ class ResourceWatch(threading.Thread):
         """What of its limits it has passed, in words."""
         pids = child.pids()
         # First: all that follows takes its time for each of them.
-        if (running := sum(map(usage.threads, pids))) > self.most_processes:
-            why = f"{running} processes and threads, allowed {self.most_processes}"
+        most = enter.most_processes(worker.jail.processes) // 2
+        if (running := sum(map(usage.threads, pids))) > most:
+            why = f"{running} processes and threads, allowed {most}"
             return Status.OVER_QUOTA, why
         many = len(pids) * enter.Rules().open_files > usage.DESCRIPTORS
         if many and sum(map(usage.descriptors, pids)) > usage.DESCRIPTORS:

@@ -69,7 +69,6 @@ class JudgeClient:
         with self._busy_with(name):
             self._send(message, (worker.line.fileno(),))
             answer = self._answer_of_worker(timeout_s + TURN_SPARE_S, overdue)
-            worker.line.close()
             return None if answer.get("ok") else self._read(answer, BurstReport)
 
     def inputs(

@@ -112,15 +112,16 @@ class WorkerProcess:
         return kept and self._build_mark(made_for).exists()
 
     def keep_build(self, made_for: str) -> None:
-        """Remember that it was built for `made_for`."""
-        self._build_mark(made_for).touch()
+        """Remember that it was built for `made_for`; where that fails it is built again."""
+        mark = self._build_mark(made_for)
+        with contextlib.suppress(OSError):  # its own files may have filled the disk
+            mark.parent.mkdir(exist_ok=True)
+            mark.touch()
 
     def _build_mark(self, made_for: str) -> Path:
         """Beside the entrants' caches, which are theirs to write."""
-        folder = self.jail.cache.parent.parent / "built"
-        folder.mkdir(exist_ok=True)
         short = hashlib.sha256(made_for.encode()).hexdigest()[:16]
-        return folder / f"{self.jail.cache.name}-{short}"
+        return self.jail.cache.parent.parent / "built" / f"{self.jail.cache.name}-{short}"
 
     def build(
         self, cases: Sequence[Case], limits: Limits, machine: Machine

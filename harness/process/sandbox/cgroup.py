@@ -19,6 +19,7 @@ from pathlib import Path
 
 MOUNT, OWN = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 NEEDED = {"memory", "pids"}
+KERNEL = Path("/proc/sys/kernel")
 NAME = "attnboard-"
 COUNTED = ("anon", "shmem", "kernel", "sock")  # of memory.stat: not the files that it has read
 ROOM_BYTES = 1 << 30  # above the limit, which the watch enforces with a word: the wall behind it
@@ -79,6 +80,27 @@ def parent(mount: Path = MOUNT, own: Path = OWN) -> Path | None:
         if above == mount:
             return None
     return None
+
+
+def room(mount: Path = MOUNT, own: Path = OWN) -> int:
+    """How many processes and threads may begin here, by the kernel and the groups that we are in.
+
+    Of version 1 too, which lies in a folder of its own, as version 2 does beside it.
+    """
+    found = [
+        int((KERNEL / name).read_text(encoding="ascii")) for name in ("pid_max", "threads-max")
+    ]
+    with contextlib.suppress(OSError):
+        for line in own.read_text(encoding="ascii").splitlines():
+            _, kinds, place = line.split(":", 2)
+            tops = ("pids",) if "pids" in kinds.split(",") else () if kinds else (".", "unified")
+            for folder in (mount / top / place.strip("/") for top in tops):
+                for above in (folder, *folder.parents):
+                    with contextlib.suppress(OSError, ValueError):  # none, or "max"
+                        most = int((above / "pids.max").read_text(encoding="ascii"))
+                        begun = int((above / "pids.current").read_text(encoding="ascii"))
+                        found.append(max(0, most - begun))
+    return min(found)
 
 
 def make(memory_bytes: int, processes: int, above: Path | None) -> Group | None:

@@ -44,6 +44,8 @@ CONTAINER_MARK = "ATTNBOARD_CONTAINER"  # set by containers/Dockerfile
 PR_CAPBSET_READ, PR_CAPBSET_DROP, PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 23, 24, 47, 4
 PR_SET_NO_NEW_PRIVS = 38
 ROOM_BYTES = 2 << 30
+#: With less an honest worker ends: torch and OpenBLAS start a thread for each core.
+FEWEST_PROCESSES = 32 + 2 * (os.cpu_count() or 1)
 
 
 @dataclass(frozen=True)
@@ -216,7 +218,11 @@ def enter(rules: Rules, line: int | None = None) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (rules.file_bytes, rules.file_bytes))
     for kind, most in (
-        (resource.RLIMIT_NPROC, most_processes(rules.processes)),
+        # Among others of its user it could start none, were it held to a share.
+        (
+            resource.RLIMIT_NPROC,
+            most_processes(Rules.processes if rules.uid is None else rules.processes),
+        ),
         (resource.RLIMIT_NOFILE, _with_room(resource.RLIMIT_NOFILE, rules.open_files)),
     ):
         resource.setrlimit(kind, (most, most))
@@ -226,6 +232,16 @@ def enter(rules: Rules, line: int | None = None) -> None:
     alone = rules.level == 2
     scoped = alone or landlock.abi() >= landlock.SCOPES_FROM
     seccomp.load(alone, signals_to=None if scoped else os.getpid())
+
+
+def share_of_processes(strangers: int) -> int:
+    """`Rules.processes` of each of so many. The watch ends who has half of it.
+
+    A third of what the machine or the container has room for stays for the house, and one of them
+    reaches its whole share before the watch looks.
+    """
+    each = cgroup.room() * 2 // 3 // (strangers + 1)
+    return most_processes(min(Rules.processes, 2 * max(FEWEST_PROCESSES, each)))
 
 
 def most_processes(wanted: int) -> int:
