@@ -20,6 +20,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,7 +33,7 @@ from harness.board.record import NO_VERDICT  # noqa: E402
 from harness.board.render.text import sanitize  # noqa: E402
 from harness.catalog.entrants import load_entrant  # noqa: E402
 from harness.catalog.suites import load_suite  # noqa: E402
-from harness.errors import HarnessError  # noqa: E402
+from harness.errors import HarnessError, StorageError  # noqa: E402
 from harness.judge.secret import Secret  # noqa: E402
 from harness.measure.audit import Asked, audited, dates_between  # noqa: E402
 from harness.measure.gpu_specs import misnamed, part_of  # noqa: E402
@@ -67,7 +68,7 @@ class Expected:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """0: every record was taken; 1: none was, with every reason."""
+    """0: every record was taken; 1: none was, with every reason; 5: our own disk took none."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("artifact", type=Path)
     parser.add_argument("--submission", required=True)
@@ -77,12 +78,19 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     try:
         expected = expect(args.root, args.submission, args.suite, args.into)
-        results = list(read(args.artifact))
+        try:
+            results = list(read(args.artifact))
+        except (OSError, RecursionError) as error:  # deeper folders than a path can name, say
+            raise ValueError(f"it cannot be read: {error}"[:300]) from error
         reasons = faults(results, expected)
         taken, why = made_anew(results, expected) if results else ([], [])
         reasons += why
         if not reasons:
             record.append(args.into, *taken)
+    except StorageError as error:
+        print(f"error: {sanitize(error.message)}")
+        print(f"next: make room under {args.into}, and take the same artifact again")
+        return error.exit_code
     except (HarnessError, ValueError) as error:
         taken, reasons = [], [str(error)]
     for reason in reasons:
@@ -123,9 +131,9 @@ def today() -> float:
 
 def read(artifact: Path) -> Iterator[Result]:
     """Every line of every file; ValueError at the first thing that is not as it must be."""
-    paths = sorted(artifact.rglob("*"))
+    paths = sorted(islice(artifact.rglob("*"), 2 * MOST_FILES + 1))
     if len(paths) > 2 * MOST_FILES:
-        raise ValueError(f"{len(paths)} files and folders, at most {2 * MOST_FILES}")
+        raise ValueError(f"more than {2 * MOST_FILES} files and folders")
     lines = 0
     for path in paths:
         mode = path.lstat().st_mode

@@ -77,10 +77,12 @@ def left_at(repo: Path, base: str, head: str) -> str:
 
     There must be one: of two, one hides what a merge would take from the other.
     """
-    start, *more = git(repo, "merge-base", "--all", base, head).decode().split()
-    if more:
-        sys.exit("refused: it leaves the base branch at several commits\nnext: git rebase")
-    return start
+    found = git(repo, "merge-base", "--all", base, head, may_find_none=True).decode().split()
+    if len(found) != 1:
+        said = "leaves the base branch at several commits"
+        said = said if found else "shares no commit with the base branch"
+        sys.exit(f"refused: it {said}\nnext: git rebase")
+    return found[0]
 
 
 def changes(repo: Path, start: str, head: str) -> list[Change]:
@@ -172,11 +174,8 @@ def _sources(repo: Path, commit: str, folder: str) -> list[bytes]:
 def _recorded(repo: Path, base: str, name: str) -> bool:
     """Whether a record of `base` has a row of `name` or of a step of it, at its line's front."""
     rows = (f'"entry":"{name}"', f'"entry":"{name}/')
-    asked = ["grep", "-lF", *(word for row in rows for word in ("-e", row)), base, "--", "results"]
-    told = subprocess.run(["git", "-C", str(repo), *asked], capture_output=True, check=False)
-    if told.returncode > 1:
-        sys.exit(f"git grep: {told.stderr.decode(errors='replace').strip()}")
-    return told.returncode == 0
+    words = (word for row in rows for word in ("-e", row))
+    return bool(git(repo, "grep", "-lF", *words, base, "--", "results", may_find_none=True))
 
 
 def _there(repo: Path, base: str, entry: str) -> bool:
@@ -210,10 +209,10 @@ def _path_fault(path: str) -> str:
     return ""
 
 
-def git(repo: Path, *arguments: str) -> bytes:
-    """Output of git, or an error that names the command."""
+def git(repo: Path, *arguments: str, may_find_none: bool = False) -> bytes:
+    """Output of git, or an error that names the command; of a search 1 says: nothing found."""
     told = subprocess.run(["git", "-C", str(repo), *arguments], capture_output=True, check=False)
-    if told.returncode:
+    if told.returncode > may_find_none:
         sys.exit(f"git {' '.join(arguments)}: {told.stderr.decode(errors='replace').strip()}")
     return told.stdout
 

@@ -82,10 +82,12 @@ class PendingResults:
         the case contradicts itself; then none of them counts.
         """
         days = dates_between(self._began - DAY_S, time.time())
-        asked = result.entry in self._owed and result.config in self.unit.request.cases
-        if not asked or not days[0] <= result.date <= days[1]:
-            of = f"{shown(result.entry)} on {shown(result.config)}, {shown(result.date)}"
+        if result.entry not in self._owed or result.config not in self.unit.request.cases:
+            of = f"{shown(result.entry)} on {shown(result.config)}"
             raise ValueError(f"nobody asked for it: {of}")
+        if not days[0] <= result.date <= days[1]:
+            said = f"date {result.date} is not of {' to '.join(days)}"
+            raise ValueError(f"{said}: set the clock of its machine")
         rows = self._held.get(result.config)
         if rows is None or result.entry in rows:
             self._copies += 1

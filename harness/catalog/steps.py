@@ -5,6 +5,7 @@ license and the GPU it needs from the submission whose steps/ it lies in, and it
 kernels it lists.
 """
 
+import os
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -126,7 +127,7 @@ def _section(path: Path, described: dict[str, Any]) -> dict[str, Any]:
     where = path.parent / LAUNCH_FILE
     if path.name in described:
         raise fault(where, f"'{path.name}' holds no launch section", PAGE)
-    absent = [name for name in described if not (path.parent / name).exists()]
+    absent = [name for name in described if not os.path.exists(path.parent / name)]
     hint = f"write '{path.name}:' and its launch section into it; {PAGE}"
     said = f"does not say how the kernels of {path.name} are launched"
     raise fault(where, said, did_you_mean(path.name, absent) or hint)

@@ -1,5 +1,6 @@
 """configs/*.yaml → Suite; and the command line's own shapes → an ad-hoc Suite."""
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -28,9 +29,9 @@ def load_suite(name: str, configs: Path) -> Suite:
     path = Path(name)
     if path.suffix not in {".yaml", ".yml"}:
         path = _named(f"{name}.yaml", configs)
-    elif not path.exists():
+    elif not os.path.exists(path):
         path = _named(path.name, configs)
-    if not path.is_file():
+    if not os.path.isfile(path):  # a Path's own raises of a name that is too long
         known = sorted(known_suites(configs))
         hint = did_you_mean(Path(name).stem, known) or f"suites here: {', '.join(known)}"
         raise SuiteError(f"no suite '{name}' ({path} is no file)", hint)
@@ -56,7 +57,8 @@ def known_suites(configs: Path) -> dict[str, Path]:
 
 def _named(file: str, configs: Path) -> Path:
     """Where `file` of `configs` lies; in `configs` if nowhere."""
-    return next((p for layer in layers(configs) if (p := layer / file).is_file()), configs / file)
+    places = (layer / file for layer in layers(configs))
+    return next(filter(os.path.isfile, places), configs / file)
 
 
 def adhoc_suite(base: Suite, **asked: Sequence[str] | None) -> Suite:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
 import os
 import signal
@@ -28,7 +29,7 @@ from harness.errors import (
 from harness.measure.stats import MOST_BLOCKS
 from harness.measure.stopping import TIME_LIMIT_S
 from harness.process.project import base, chosen, find, results
-from harness.process.text import plain_text
+from harness.process.text import plain_text, shown
 
 #: Command → what `--help` says of it: those about records, files of harness/cli/results/,
 ON_RECORDS = {
@@ -127,7 +128,7 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
 def _require_submission(word: str, commands: Sequence[str]) -> None:
     """Raise UsageError unless `word`, which is no command, names somebody."""
     mine = base() / "submissions"
-    if Path(word).exists() or (mine / word).exists():
+    if os.path.exists(word) or os.path.exists(mine / word):
         return  # the rest of the catalog is loaded while judge and fork server start
     from harness.catalog.entrants import known_names, places
 
@@ -337,7 +338,11 @@ def _code_of(main: Callable[[], int]) -> int:
     except ModuleNotFoundError as missing:
         print(f"error: {missing.name} is not installed\n  next: pip install -e .", file=sys.stderr)
         return Exit.UNAVAILABLE
-    except Exception:
+    except Exception as cause:
+        if isinstance(cause, OSError) and cause.errno == errno.ENAMETOOLONG:  # of any command
+            said = shown(f"error: longer than a path may be: {cause.filename}", 200)
+            print(plain_text(f"{said}\n  next: name a shorter one"), file=sys.stderr)
+            return Exit.USAGE
         traceback.print_exc()
         print(
             "error: a fault of the harness; what was measured before it is in results/\n"

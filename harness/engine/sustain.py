@@ -69,7 +69,7 @@ def _stretch(state: State, name: str, case: Case) -> Sustained:
             with blamed(state, name):
                 return _figures(state, name, case, reply, recorder, burst_ms)
     beside = woken and name not in woken and reply  # others, who are ended: this comes to an end
-    if beside and beside.status in (Status.PASSED, Status.UNSTABLE):
+    if beside and beside.status in (Status.PASSED, Status.UNSTABLE, Status.TIME_CLAIM_REJECTED):
         state.observer.note(f"{case.name}: {', '.join(woken)} ran beside {name}: once more")
         state.budget.spent_s[name] = spent_s
         return _stretch(state, name, case)

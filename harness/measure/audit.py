@@ -262,7 +262,10 @@ def of_record(row: Result, beside: Mapping[str, Result]) -> list[str]:
     entrants = {name: _as_told(mate, name in trusted) for name, mate in rows.items()}
     ours = sorted(trusted, key=lambda name: (rows[name].kind is not Kind.BASELINE, name != against))
     asked = Asked(row.case, facts, entrants, headline, next(iter(ours), ""))
-    again = made_again(rows, asked)[row.entry]
+    try:
+        again = made_again(rows, asked)[row.entry]
+    except ValueError as error:  # a figure that no row can hold
+        return [f"no row can be made of it: {error}"[:300]]
     raw = [s.model_copy(update={"late": False}) for s in rows.get(against, row).samples]
     figures = FIGURES if against in rows else FIGURES - {"speedup"}
     only = BARE if row.status is not Status.PASSED else figures if old else None

@@ -348,19 +348,19 @@ def _quantile(ordered: Sequence[float], share: float) -> float:
     return ordered[low] + (ordered[high] - ordered[low]) * (at - low)
 
 
-def _cut(n: int) -> int:
+def cut(n: int) -> int:
     """How many values are trimmed on each side of n."""
     return int(TRIM * n + 1e-9)
 
 
 def _trimmed_means(sorted_rows: Array) -> Array:
     n = sorted_rows.shape[1]
-    return np.asarray(sorted_rows[:, _cut(n) : n - _cut(n)].mean(axis=1))
+    return np.asarray(sorted_rows[:, cut(n) : n - cut(n)].mean(axis=1))
 
 
 def _trimmed_error(x: Array) -> float:
     """Standard error of the trimmed mean: winsorized deviation over the share that is kept."""
-    n, g = len(x), _cut(len(x))
+    n, g = len(x), cut(len(x))
     ordered = np.sort(x)
     winsorized = np.clip(ordered, ordered[g], ordered[n - 1 - g])
     return float(winsorized.std(ddof=1)) / ((1 - 2 * g / n) * math.sqrt(n))
@@ -368,7 +368,7 @@ def _trimmed_error(x: Array) -> float:
 
 @lru_cache(maxsize=1 << 12)  # scipy takes longer for one quantile than numpy for the blocks
 def _t_quantile(n: int, level: float) -> float:
-    return float(_special().stdtrit(n - 2 * _cut(n) - 1, 0.5 + level / 2))
+    return float(_special().stdtrit(n - 2 * cut(n) - 1, 0.5 + level / 2))
 
 
 @lru_cache(maxsize=8)

@@ -110,6 +110,8 @@ def hidden_cases(
             words = {what: number(f"hidden/{headdim}/{n}/{what}") for what in DRAWN}
             name = f"{HIDDEN_PREFIX}hdim{headdim}{'' if n == 1 else f'_{n}'}"
             case = _shape(beside, words).model_copy(update={"name": name})
+            while not _room(case, official, problem):
+                case = _halved(case)
             found.append(case.model_copy(update={"burst": _burst(case, official, problem)}))
     return tuple(found)
 
@@ -138,15 +140,32 @@ def _shape(beside: Sequence[Case], drawn: Mapping[str, int]) -> Case:
     )
 
 
+def _halved(case: Case) -> Case:
+    """Of half its rows, or heads, or tokens: most tokens and most heads are of several cases."""
+    groups = case.kv_heads or case.heads
+    if case.batch > 1:
+        return case.model_copy(update={"batch": case.batch // 2})
+    if few := groups // 2:
+        heads = {"heads": few * (case.heads // groups), "kv_heads": few if case.kv_heads else None}
+        return case.model_copy(update=heads)
+    seqlen = case.seqlen // 2
+    return case.model_copy(update={"seqlen": seqlen + (seqlen % TILE == 0)})
+
+
 def _burst(case: Case, official: Sequence[Case], problem: Problem) -> int:
     """As much work as in a burst of the same headdim, as far as the official buffers have room."""
     beside = [known for known in official if known.headdim == case.headdim]
     work = statistics.median(known.burst * problem.flops(known) for known in beside)
-    room = [
+    calls = min(round(work / problem.flops(case)), MOST_CALLS, _room(case, official, problem))
+    return max(1, calls)
+
+
+def _room(case: Case, official: Sequence[Case], problem: Problem) -> int:
+    """How many of its calls the official buffers hold."""
+    return min(
         max(known.burst * _bytes(specs(known)) for known in official) // _bytes(specs(case))
         for specs in (problem.inputs, problem.outputs)
-    ]
-    return max(1, min(round(work / problem.flops(case)), MOST_CALLS, *room))
+    )
 
 
 def _bytes(specs: Sequence[TensorSpec]) -> int:

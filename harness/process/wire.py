@@ -14,7 +14,7 @@ from typing import Any
 
 from harness.errors import WireError
 
-MAX_BYTES = 64 << 10
+MAX_BYTES = 128 << 10  # a builder is told all cases of a suite, and a manifest
 Message = dict[str, Any]
 
 

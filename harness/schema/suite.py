@@ -12,7 +12,7 @@ from harness.schema.common import MOST_BLOCKS, MOST_CALLS, Dtype, Frozen, Limit,
 MOST_SEQLEN = 1 << 24
 MOST_SUSTAINED_S = 60
 MOST_SEQUENCES = 4096  # of all packed rows of a suite
-MOST_CASES = 128  # 190 bytes each: with those lengths one message, harness/process/wire.py
+MOST_CASES = 128  # 66 KiB with those lengths: with a manifest one message, harness/process/wire.py
 #: Of a case that a run draws from its secret; no suite may use it.
 HIDDEN_PREFIX = "hidden_"
 

@@ -273,7 +273,9 @@ def outside(text: str) -> str:
 
 
 def test_notes_that_ask_wrongly_stop_nobody(tmp_path: Path) -> None:
-    for name, text in (("good", "<!-- board fa3: fast -->?<!-- end -->"), ("bad", "<!-- board x")):
+    asked = {"good": "<!-- board fa3: fast -->?<!-- end -->", "bad": "<!-- board x"}
+    asked["long"] = f"<!-- board {'a' * 300}: fast over best -->?<!-- end -->"
+    for name, text in asked.items():
         (tmp_path / "submissions" / name).mkdir(parents=True)
         (tmp_path / "submissions" / name / "NOTES.md").write_text(text)
     (tmp_path / "submissions" / "link").mkdir()
@@ -282,7 +284,8 @@ def test_notes_that_ask_wrongly_stop_nobody(tmp_path: Path) -> None:
     )
     files, wrong = quoted.documents(tmp_path, BOARD)
     assert [path.parent.name for path in files] == ["good"]
-    assert [str(error.message).partition(":")[0].split("/")[-2] for error in wrong] == ["bad"]
+    bad = [str(error.message).partition(":")[0].split("/")[-2] for error in wrong]
+    assert bad == ["bad", "long"]
     (tmp_path / "README.md").write_text("<!-- board x")
     with pytest.raises(UsageError, match=r"README\.md:1"):
         quoted.documents(tmp_path, BOARD)

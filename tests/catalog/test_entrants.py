@@ -633,6 +633,7 @@ def test_a_rung_s_hash_follows_what_its_compiler_reads(tmp_path: Path) -> None:
         ),
         ("01_aa.cu: {}\n", r"kernels of 01_a.cu are launched\n.*Did you mean '01_aa.cu'"),
         ("02_b.cu: {}\n", r"kernels of 01_a.cu are launched\n.*write '01_a.cu:'"),
+        (f"{'z' * 300}: {{}}\n", r"kernels of 01_a.cu are launched\n.*write '01_a.cu:'"),
         ("01_a.cu:\n", "launch.yaml: '01_a.cu' holds no launch section"),
         ("- 1\n", r"launch.yaml:1: expected 'FILE.cu:'"),
         ("01_a.cu: [\n", r"launch.yaml:2: not YAML"),

@@ -128,6 +128,15 @@ def test_a_wrong_suite(tmp_path: Path, text: str, message: str) -> None:
         load_suite(str(path), CONFIGS)
 
 
+@pytest.mark.parametrize(
+    "name", ["a" * 300, f"{'a' * 300}.yaml", f"{'a' * 300}/x.yaml", "a/" * 3000]
+)
+def test_a_name_longer_than_one_may_be_is_no_suite(name: str) -> None:
+    """One in an entry's notes ended everybody's `rank`."""
+    with pytest.raises(SuiteError, match="no suite"):
+        load_suite(name, CONFIGS)
+
+
 def test_a_folder_is_no_suite(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").mkdir()
     with pytest.raises(SuiteError, match=r"mine.yaml is no file"):

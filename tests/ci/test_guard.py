@@ -268,6 +268,14 @@ def test_a_merge_that_would_take_back_what_main_has_is_refused(hub: Hub) -> None
             GUARD.main(words)
 
 
+def test_a_branch_of_another_history_is_refused_with_its_reason(hub: Hub) -> None:
+    work, base = hub.trusted, git(hub.trusted, "rev-parse", "HEAD")
+    head = git(work, "commit-tree", git(work, "write-tree"), "-m", "of its own")
+    words = ["--base", base, "--head", head, "--author", OWNER, "--repo", str(work)]
+    with pytest.raises(SystemExit, match="refused: it shares no commit with the base branch\n"):
+        GUARD.main(words)
+
+
 @pytest.mark.parametrize("words", [("main", "0" * 40), ("0" * 40, "--output=/etc/x"), ("", "")])
 def test_a_hash_that_is_none_is_refused(words: tuple[str, str]) -> None:
     assert GUARD.main([f"--base={words[0]}", f"--head={words[1]}"]) == 1

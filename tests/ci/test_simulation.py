@@ -8,6 +8,7 @@ from __future__ import annotations
 import calendar
 import hashlib
 import importlib.util
+import os
 import shutil
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from harness.board import record
 from harness.catalog.entrants import load_entrant
 from harness.catalog.suites import load_suite
 from harness.engine import session
+from harness.errors import Exit
 from harness.judge.secret import Secret
 from harness.measure import audit
 from harness.measure.gpu_specs import part_of
@@ -31,6 +33,7 @@ from harness.measure.verdict import asked_facts
 from harness.problems import get_problem
 from harness.problems.shapes import hidden_cases
 from harness.process.project import MARK
+from harness.process.sandbox.folders import remove_tree
 from harness.schema import (
     Energy,
     Kind,
@@ -855,6 +858,18 @@ def test_an_artifact_is_taken_whole_or_not_at_all(
     assert files(hub.trusted / "results") == before
 
 
+def test_a_full_disk_is_not_the_artifacts_fault(
+    honest: tuple[Hub, list[Result]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hub = copied(honest[0].folder, tmp_path / "hub")
+    shutil.rmtree(hub.trusted / "results" / honest[1][0].machine.slug, ignore_errors=True)
+    (hub.trusted / "results" / honest[1][0].machine.slug).write_text("no folder")
+    assert take(hub, pack(tmp_path / "artifact", honest[1])) == Exit.STORAGE
+    out = capsys.readouterr().out
+    assert "take the same artifact again" in out
+    assert "refused" not in out and "printed above" not in out
+
+
 def files(folder: Path) -> dict[Path, bytes]:
     """Every file and what it holds."""
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
@@ -925,6 +940,17 @@ def many(folder: Path) -> None:
         (folder / f"{number}.jsonl").write_text("")
 
 
+def deep(folder: Path, name: str = "d" * 250, depth: int = 30) -> None:
+    home = Path.cwd()
+    os.chdir(folder)
+    try:
+        for _ in range(depth):  # 7,530 letters, and no path has more than 4,096
+            Path(name).mkdir()
+            os.chdir(name)
+    finally:
+        os.chdir(home)
+
+
 def nested(folder: Path) -> None:
     body = b"[" * 200_000
     line = body + b',"crc32":"%08x"}' % zlib.crc32(body)
@@ -938,6 +964,8 @@ def nested(folder: Path) -> None:
         (huge, "more than 32 MiB"),
         (many, "files and folders"),
         (nested, "'x.jsonl':1"),
+        (deep, "it cannot be read: [Errno 36]"),
+        (lambda folder: deep(folder, "d", 1500), "files and folders"),
         (lambda folder: (folder / "run.sh").write_text("rm"), "only .jsonl files"),
         (lambda folder: (folder / "\x1b[2J::error::.jsonl").write_text("{}"), "cut short"),
         (lambda folder: None, "holds no record"),
@@ -952,6 +980,7 @@ def test_files_that_are_no_records(
 ) -> None:
     make(tmp_path)
     assert take(honest[0], tmp_path) == 1
+    remove_tree(tmp_path)  # which pytest cannot
     out = capsys.readouterr().out
     assert reason in out
     assert "\x1b" not in out

@@ -273,13 +273,15 @@ def test_who_runs_on_behind_its_own_stretch_has_none(
     assert [name for name, *_ in bench.asked].count("mine") == 1
 
 
-def test_an_uneven_stretch_beside_a_rival_that_woke_runs_again(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("status", [Status.UNSTABLE, Status.TIME_CLAIM_REJECTED])
+def test_a_stretch_that_a_rival_slowed_runs_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, status: Status
 ) -> None:
+    """In its middle the one call that was slowed is in the worker's time or in the judge's."""
     woken = iter([["other"]])
-    bench.reply = StretchReport(status=Status.UNSTABLE, message="0.6 ms a call, then 0.5")
+    bench.reply = StretchReport(status=status, message="0.6 ms a call, then 0.5")
     monkeypatch.setattr(module, "end_woken", lambda state, case: next(woken, []))
-    assert bench.sustained().status is Status.UNSTABLE
+    assert bench.sustained().status is status
     assert len(bench.asked) == 4
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -68,6 +69,12 @@ def fails(error: BaseException) -> Callable[[], int]:
         ("init triton_template", 2),
         ("selftest no_such_specimen", 2),
         ("baselines --check no_such_baseline", 3),
+        ("a" * 300, 2),
+        (f"--submission triton_template --suite {'a' * 300}", 2),
+        (
+            f"--submission triton_template --suite smoke --engine slurm --resume --sku {'a' * 300}",
+            2,
+        ),
     ],
 )
 def test_exit_code_of_words(words: str, code: int, tmp_path: Path) -> None:
@@ -89,6 +96,7 @@ def test_exit_code_of_words(words: str, code: int, tmp_path: Path) -> None:
         (errors.WireError("no"), 2),
         (errors.HarnessError("no"), 2),
         (ZeroDivisionError(), 2),
+        (OSError(errno.ENAMETOOLONG, "File name too long", "a" * 300), 2),
         (errors.UnavailableError("no"), 3),
         (errors.GpuUnhealthyError("no"), 4),
         (errors.StorageError("no"), 5),
@@ -98,3 +106,15 @@ def test_exit_code_of_words(words: str, code: int, tmp_path: Path) -> None:
 )
 def test_exit_code_of_an_end(error: BaseException, code: int) -> None:
     assert exit_code_of(fails(error)) == code
+
+
+@pytest.mark.parametrize("words", ["rank", "show fast", "verify fast", "rank --board {0}/x"])
+def test_a_word_longer_than_a_path_may_be_is_no_fault_of_ours(
+    words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    long = "a" * 300
+    where = str(tmp_path) if "{0}" in words else long
+    asked = [*words.format(long).split(), "--results", where]
+    assert exit_code_of(lambda: run.main(texts.cli_main.parse_args(asked))) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("error: longer than a path may be: aaa") and "Traceback" not in told

@@ -205,6 +205,14 @@ def test_a_speed_up_is_not_left_out_where_others_name_the_headline() -> None:
         assert any(said), "its own row says nothing of whom it was beside"
 
 
+def test_a_record_of_which_no_row_can_be_made_contradicts_itself() -> None:
+    """Its slack would be infinite, which no row holds: `verify` ended in a traceback."""
+    gaps = {"null_gaps_ms": (-1e308,) * 12}
+    forged = {name: row.model_copy(update=gaps) for name, row in TRUE.items()}
+    (why,) = of_record(forged["mine"], forged)
+    assert why.startswith("no row can be made of it")
+
+
 # --------------------------------------------------------------------------- every leaf
 
 #: What was measured or seen and follows from nothing else in the case. Every other leaf is made

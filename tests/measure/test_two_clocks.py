@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import statistics
 
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness.measure import stats
 from harness.measure.two_clocks import CPU_TOLERANCE, GPU_TOLERANCE, ClockTolerance, check_clocks
 from harness.schema import MOST_SLACK_PCT, Sample
 
@@ -155,6 +157,26 @@ def told_by(sample: Sample, by_ms: float) -> Sample:
     """The same burst, of which other times are told."""
     each = (sample.t1_ms + by_ms) / CALLS
     return sample.model_copy(update={"calls_ms": (each,) * CALLS})
+
+
+def test_what_a_speed_up_can_gain_unseen_is_not_more_than_the_slack() -> None:
+    """It leaves a fifth of the blocks out at either end: those told too long paid for the others."""
+    rng, t1_ms, gains = random.Random(1), 20.0, list[float]()
+    allowed_ms = GPU_TOLERANCE.mean_pct / 100 * t1_ms
+    gaps = [295 + rng.uniform(0, 3) for _ in range(20)]
+    control = as_samples(t1_ms, gaps)
+    for some, most in itertools.product((0.8, 0.85, 0.9, 0.95, 1.0), (1.1, 1.15, 1.2, 1.25, 1.3)):
+        short_ms = [-0.02] * 4 + [some * allowed_ms] * 7 + [most * allowed_ms] * 9
+        mine = [
+            sample.model_copy(update={"calls_ms": (t1_ms - by_ms,)})
+            for sample, by_ms in zip(control, short_ms, strict=True)
+        ]
+        verdict = check_clocks(mine, control, (), GPU_TOLERANCE)
+        gained = stats.speedup(*({s.block: s.t1_ms for s in told} for told in (control, mine)))
+        assert gained is not None and verdict.slack is not None
+        gains.append(100 * (gained.value - 1) - verdict.slack.mean_pct)
+        assert verdict.refusal or gains[-1] <= 0
+    assert min(gains) < 0 < max(gains)
 
 
 def test_slack_is_published_in_percent_of_the_claim() -> None:

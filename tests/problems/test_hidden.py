@@ -74,6 +74,43 @@ def test_the_same_secret_gives_the_same_shapes_and_another_one_others(key: bytes
     assert [c.shape for c in drawn(key, each=4)] != [c.shape for c in drawn(other, each=4)]
 
 
+#: Most tokens of one case, most heads of another; and as many heads to a group as fit nowhere else.
+UNLIKE = [
+    {"batch": 1, "heads": 32, "seqlen": 512, "burst": 1},
+    {"batch": 16, "heads": 1, "seqlen": 4096, "burst": 1},
+]
+GROUPED = [
+    {"batch": 1, "heads": 64, "kv_heads": 1, "seqlen": 64, "burst": 1},
+    {"batch": 1, "heads": 1, "seqlen": 8192, "burst": 1},
+]
+
+
+@given(SECRETS, st.sampled_from([UNLIKE, GROUPED]), st.sampled_from(["forward", "backward"]))
+def test_in_buffers_of_unlike_cases_there_is_room_for_a_call(
+    key: bytes, unlike: list[dict[str, int]], way: str
+) -> None:
+    """Every submission would have broken the run."""
+    problem = get_problem(f"attention_{way}")
+    official = [Case(name=f"c{n}", headdim=64, **c) for n, c in enumerate(unlike)]
+    found = hidden_cases(official, 2, Secret(key).seed, problem)
+    room = arena_sizes(problem, [Probe(each) for each in official])
+    needed = arena_sizes(problem, [Probe(each) for each in found])
+    assert all(mine <= theirs for mine, theirs in zip(needed, room, strict=True))
+    for case in found:
+        assert Case.model_validate(case.model_dump()) == case
+        assert case.seqlen % 64
+
+
+@given(SECRETS)
+def test_hidden_shapes_of_every_suite_fit_its_buffers(key: bytes) -> None:
+    for name in ("models_bwd", "models", "fa_2754", "smoke_axes_bwd"):
+        asked = load_suite(name, CONFIGS)
+        problem = get_problem(asked.problem)
+        room = arena_sizes(problem, [Probe(each) for each in asked.cases])
+        needed = arena_sizes(problem, [Probe(each) for each in drawn(key, name, each=3)])
+        assert all(mine <= theirs for mine, theirs in zip(needed, room, strict=True))
+
+
 def test_both_masks_and_every_octave_come_up() -> None:
     cases = [c for n in range(60) for c in drawn(n.to_bytes(32, "big"))]
     assert {case.causal for case in cases} == {True, False}

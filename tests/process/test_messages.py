@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.catalog.entrants import MOST_MANIFEST_BYTES
 from harness.engine.processes.judge_client import JudgeClient, JudgeFailed
 from harness.engine.processes.worker_process import hear_builder
 from harness.errors import WireError
@@ -25,7 +26,9 @@ from harness.judge.judge import message_of
 from harness.process import wire
 from harness.process.messages import BuilderReply, BurstReport, understood
 from harness.process.text import cut, encoded_bytes, plain_text
-from harness.schema import Error, Limits, Status
+from harness.schema import Case, Error, Limits, Status, Suite
+from harness.schema.common import MOST_CALLS, MOST_NAME
+from harness.schema.suite import MOST_CASES, MOST_SEQLEN, MOST_SEQUENCES
 from tests.board.factory import mismatch
 
 Pair = tuple[socket.socket, socket.socket]
@@ -80,6 +83,19 @@ def test_too_long_a_claim_is_refused_before_it_is_read(line: Pair) -> None:
     line[0].sendall(struct.pack("<I", wire.MAX_BYTES + 1))
     with pytest.raises(WireError, match="at most"):
         wire.receive(line[1], 1)
+
+
+def test_a_builder_can_be_told_the_largest_suite_and_the_longest_manifest() -> None:
+    """It was told neither, and whoever is compiled broke the run."""
+    each = MOST_SEQUENCES // MOST_CASES
+    shape = {"batch": 1, "heads": 65536, "kv_heads": 32768, "headdim": 512, "causal": False}
+    longest = {"seqlen": MOST_SEQLEN, "seqlens": (MOST_SEQLEN // each,) * each}
+    most = {**shape, **longest, "burst": MOST_CALLS, "dtype": "bf16"}
+    cases = tuple(Case(name=f"{n:0{MOST_NAME}}", **most) for n in range(MOST_CASES))
+    told = json.dumps([c.model_dump(mode="json") for c in Suite(name="s", cases=cases).cases])
+    beside = 16 << 10  # the rules of a sandbox, and its environment
+    assert encoded_bytes(told) + MOST_MANIFEST_BYTES + beside < wire.MAX_BYTES
+    assert len(told) < 128 << 10, "one word of a command line"
 
 
 def test_silence_has_a_deadline(line: Pair) -> None:

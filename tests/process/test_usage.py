@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import inspect
 import itertools
 import mmap
 import os
+import re
 import select
 import shutil
 import signal
@@ -22,7 +24,7 @@ from pathlib import Path
 import pytest
 
 from harness.process import process_tree
-from harness.process.sandbox import enter, usage
+from harness.process.sandbox import enter, private_root, usage
 
 MIB = 1 << 20
 
@@ -160,6 +162,17 @@ def test_what_the_kernel_has_told_and_keeps_is_counted(name: str, charge: int) -
     with open(path, "rb"), open(path, "rb"):
         assert usage.kept(me)[0] - before == 2 * charge
     assert usage.kept(me)[0] == before
+
+
+def test_a_listing_of_mappings_is_reckoned_as_long_as_names_can_make_it(tmp_path: Path) -> None:
+    """A line feed in a name is told as four letters, and the room for a line is a power of two."""
+    folder = tmp_path / ("\n" * 255)
+    folder.mkdir()
+    (folder / "f").write_bytes(b"x" * 4096)
+    with (folder / "f").open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ):
+        assert b"\\012" * 255 in Path("/proc/self/maps").read_bytes()
+    folders = int(re.findall(r"nr_inodes=(\d+)k", inspect.getsource(private_root))[0]) << 10
+    assert folders * (1 + 4 * 255) <= usage.MAPPINGS_BYTES
 
 
 def test_files_that_an_interrupt_makes_ready_are_counted_with_their_watches() -> None:

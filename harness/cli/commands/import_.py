@@ -9,6 +9,7 @@ which some have more keys than queries, is left out and counted.
 
 import argparse
 import json
+import os
 import re
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -166,7 +167,7 @@ def _indptr(workload: Any, name: str, path: Path) -> list[int]:
     if Path(source["path"]).is_absolute() or ".." in Path(source["path"]).parts:
         raise ValueError(f"inputs.{name}: {source['path']!r:.200} leads out of the trace set")
     files = [folder / source["path"] for folder in path.resolve().parents]
-    if (file := next((each for each in files if each.is_file()), None)) is None:
+    if (file := next(filter(os.path.isfile, files), None)) is None:
         raise ValueError(f"inputs.{name}: no file {source['path']!r:.200} at or above {path}")
     body = read_file(file, MOST_BYTES, UsageError)
     end = 8 + int.from_bytes(body[:8], "little")

@@ -32,9 +32,10 @@ ALARMS, EPOLL = ("anon_inode:[timerfd]", "anon_inode:[signalfd]"), "anon_inode:[
 ALARM_WATCHES, THROUGH_EPOLLS, MOST_WATCHES = 3, 660, 16_384  # the last: 2.5 ms, of one entrant
 #: What the kernel keeps behind a file of /proc that is open: all of it at once, where it is told of
 #: all processors (stat), of each watch or lock, which have no end, in a folder of this name, and of
-#: what is mapped, in files that end so, the longest path: a tmpfs has 200,000 folders.
+#: what is mapped, in files that end so, the longest path, where a line feed takes four letters: a
+#: tmpfs has 200,000 folders.
 PROC_BYTES, LISTING, LISTING_BYTES = 64 << 10, "/fdinfo/", 1 << 30
-MAPPINGS, MAPPINGS_BYTES = "maps", 64 << 20
+MAPPINGS, MAPPINGS_BYTES = "maps", 256 << 20
 WALKED_BYTES = 256 << 20  # of page tables: to walk more takes seconds in which nobody is watched
 
 
