@@ -97,8 +97,8 @@ def _taken(path: Path, entrant: Entrant) -> SubmissionError:
 def _is_anothers(entrant: Entrant, root: Path) -> bool:
     """Whether its name leads to another one in `root`, whose row it would take."""
     named = (f"{home / entrant.name}{end}" for home in layers(root) for end in ("", *ENTRIES))
-    first = next(filter(Path.exists, map(Path, named)), None)
-    return first is not None and first.resolve() not in (entrant.folder, entrant.entry_path)
+    first = next(filter(os.path.exists, named), None)
+    return first is not None and Path(first).resolve() not in (entrant.folder, entrant.entry_path)
 
 
 def problem_of(names: Iterable[str], root: Path) -> Problem:
@@ -324,13 +324,14 @@ def _entries_of(
     path: Path, problem: Problem | None, refused: list[SubmissionError] | None
 ) -> list[Path]:
     """`path` itself, the rungs of a ladder, or the entries of a folder that is none itself."""
-    if path.is_file() or any((path / file).exists() for file in ("manifest.yaml", "submission.py")):
+    own = (os.path.exists(path / file) for file in ("manifest.yaml", "submission.py"))
+    if path.is_file() or any(own):
         return [path]
     if steps.is_ladder(path):
         return steps.rungs_of(path)
     found = _all_of(path, problem, refused)
     alone = (file.parent for file in path.glob("*/submission.py"))
-    found += [folder for folder in alone if not (folder / "manifest.yaml").exists()]
+    found += [folder for folder in alone if not os.path.exists(folder / "manifest.yaml")]
     found += filter(_is_bare, path.glob("*.py"))
     return sorted(found) or ([] if refused else [path])
 

@@ -5,11 +5,13 @@ license and the GPU it needs from the submission whose steps/ it lies in, and it
 kernels it lists.
 """
 
+import os
+import re
 from pathlib import Path, PurePath
 from typing import Any
 
 from harness.catalog.launch_spec import parse_launch
-from harness.catalog.source_files import MAX_FOLDER_BYTES, fault, names_in, read_file
+from harness.catalog.source_files import MAX_FOLDER_BYTES, fault, listed, names_in, read, read_file
 from harness.catalog.yaml_model import MOST_BYTES, load_model, mapping_of
 from harness.errors import SubmissionError, did_you_mean
 from harness.schema import Claims, Dtype, Manifest, Needs
@@ -22,14 +24,14 @@ PAGE = "see docs/write-a-cuda-kernel.md, 'A single .cu'"
 
 def is_ladder(folder: Path) -> bool:
     """Whether `folder` holds rungs and is no submission itself."""
-    own = any((folder / name).exists() for name in ("manifest.yaml", "submission.py"))
-    return not own and (folder / LAUNCH_FILE).is_file()
+    own = any(os.path.exists(folder / name) for name in ("manifest.yaml", "submission.py"))
+    return not own and os.path.isfile(folder / LAUNCH_FILE)
 
 
 def rungs_of(folder: Path) -> list[Path]:
     """The .cu files of a ladder, in the order of their names; every one must be described."""
     described = _read(folder / LAUNCH_FILE)
-    paths = sorted(path for path in folder.iterdir() if path.suffix == ".cu")
+    paths = sorted(path for path in map(Path, listed(folder)) if path.suffix == ".cu")
     if absent := sorted(set(described) - {path.name for path in paths}):
         undescribed = [path.name for path in paths if path.name not in described]
         hint = did_you_mean(absent[0], undescribed) or f"take '{absent[0]}:' out of it"
@@ -79,10 +81,10 @@ def names_of(path: Path) -> list[str]:
     folder = path.parent
     beside = [name for name in names_in(folder) if name != path.name]
     found = [path.name, *(name for name in beside if name.endswith(HEADERS))]
-    texts = [read_file(folder / name, MAX_FOLDER_BYTES) for name in found]
-    others = (name for name in beside if name.endswith(".cu"))
-    named = ((other, f'{PurePath(other).name}"'.encode()) for other in others)
-    return found + [other for other, word in named if any(word in text for text in texts)]
+    bodies = (body for _, body in read(folder, found))  # no more of all than a folder may hold
+    told = (one[1] for body in bodies for one in re.finditer(rb'["/]([^"/]*\.cu)(?=")', body))
+    named = {PurePath(name).name.encode() for name in beside}.intersection(told)
+    return found + [name for name in beside if PurePath(name).name.encode() in named]
 
 
 def first_words(path: Path) -> str:
@@ -126,7 +128,7 @@ def _section(path: Path, described: dict[str, Any]) -> dict[str, Any]:
     where = path.parent / LAUNCH_FILE
     if path.name in described:
         raise fault(where, f"'{path.name}' holds no launch section", PAGE)
-    absent = [name for name in described if not (path.parent / name).exists()]
+    absent = [name for name in described if not os.path.exists(path.parent / name)]
     hint = f"write '{path.name}:' and its launch section into it; {PAGE}"
     said = f"does not say how the kernels of {path.name} are launched"
     raise fault(where, said, did_you_mean(path.name, absent) or hint)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from harness.catalog import entrants, source_files
+from harness.catalog import steps as steps_module
 from harness.catalog.entrants import (
     entry_name,
     find_entrants,
@@ -624,6 +625,27 @@ def test_a_rung_s_hash_follows_what_its_compiler_reads(tmp_path: Path) -> None:
     assert len(set(seen)) == len(seen)
 
 
+def test_the_headers_beside_a_rung_have_an_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = make_ladder(tmp_path, "01_a.cu")
+    for name in ("a.h", "b.h", "c.h"):
+        with (steps / name).open("wb") as file:
+            file.truncate(20 << 20)
+    read = []
+
+    def told(path: Path, *args: object, **named: object) -> bytes:
+        read.append(path.name)
+        return read_file(path, *args, **named)
+
+    read_file = source_files.read_file
+    for module in (source_files, steps_module):
+        monkeypatch.setattr(module, "read_file", told)
+    with pytest.raises(SubmissionError, match="more than 32 MiB of files"):
+        load(steps / "01_a.cu")
+    assert "c.h" not in read
+
+
 @pytest.mark.parametrize(
     ("described", "message"),
     [
@@ -633,6 +655,7 @@ def test_a_rung_s_hash_follows_what_its_compiler_reads(tmp_path: Path) -> None:
         ),
         ("01_aa.cu: {}\n", r"kernels of 01_a.cu are launched\n.*Did you mean '01_aa.cu'"),
         ("02_b.cu: {}\n", r"kernels of 01_a.cu are launched\n.*write '01_a.cu:'"),
+        (f"{'x' * 300}: {{}}\n", r"kernels of 01_a.cu are launched\n.*write '01_a.cu:'"),
         ("01_a.cu:\n", "launch.yaml: '01_a.cu' holds no launch section"),
         ("- 1\n", r"launch.yaml:1: expected 'FILE.cu:'"),
         ("01_a.cu: [\n", r"launch.yaml:2: not YAML"),
@@ -669,6 +692,30 @@ def test_a_bad_ladder_answers_for_nobody_else(tmp_path: Path) -> None:
     assert "Did you mean 'good'" in caught.value.hint
     with pytest.raises(SubmissionError, match="no entry"):
         find(tmp_path, f"./{'x' * 300}")
+
+
+@pytest.mark.parametrize("mode", [0, 0o111, 0o444])
+def test_a_shut_folder_stops_nobody_else(
+    tmp_path: Path, shut: Callable[[Path], None], mode: int
+) -> None:
+    make(tmp_path, "good")
+    steps = make_ladder(tmp_path, "01_a.cu")
+    (steps.parent / "x.py").symlink_to("steps/01_a.cu")
+    (make(tmp_path, "whole") / "sub").mkdir()
+    (tmp_path / "whole" / "sub" / "x.h").touch()
+    for folder in (steps, tmp_path / "whole" / "sub"):
+        shut(folder)
+        folder.chmod(mode)
+    found, refused = gather(["all"], tmp_path, Kind.SUBMISSION, PROBLEM)
+    assert sorted(each.name for each in found) == ["cuda_x", "good"]
+    assert len(refused) == 1
+    with pytest.raises(SubmissionError, match="no entry 'goood'") as caught:
+        find(tmp_path, "goood")
+    assert "Did you mean 'good'" in caught.value.hint
+    shut(steps.parent)
+    for name in ("cuda_x", "cuda_x/steps", "cuda_x/steps/01_a.cu", str(steps)):
+        with pytest.raises(SubmissionError):
+            find(tmp_path, name)
 
 
 def test_a_misspelt_rung_offers_the_nearest(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import importlib.util
 import json
 import os
 import re
@@ -193,11 +194,8 @@ def _triton_note(cubin: Path) -> dict[str, int]:
 
 
 def _cuobjdump() -> str:
-    found = shutil.which("cuobjdump")
-    if found:
+    if found := shutil.which("cuobjdump"):
         return found
-    import importlib.util
-
     spec = importlib.util.find_spec("triton")
     folder = Path(spec.origin).parent if spec and spec.origin else Path()
     packed = folder / "backends" / "nvidia" / "bin" / "cuobjdump"

@@ -125,7 +125,9 @@ def parse_ptxas(log: str, kernels: Collection[str]) -> list[KernelReport]:
     for symbol, arch, text in zip(parts[1::3], parts[2::3], parts[3::3], strict=True):
         if symbol not in kernels:
             continue
-        numbers: dict[str, Any] = {name: _number(said, text) for name, said in SAID.items()}
+        numbers: dict[str, Any] = {
+            name: int(next(iter(re.findall(said, text)), 0)) for name, said in SAID.items()
+        }
         if symbol in found:
             numbers = {name: max(numbers[name], getattr(found[symbol], name)) for name in SAID}
         found[symbol] = KernelReport(symbol, arch, **numbers)
@@ -138,11 +140,6 @@ def parse_ptxas(log: str, kernels: Collection[str]) -> list[KernelReport]:
             replace(r, notes=(*r.notes, note)) if symbol in ("", r.name) else r for r in reports
         ]
     return reports
-
-
-def _number(pattern: str, text: str) -> int:
-    found = re.search(pattern, text)
-    return int(found[1]) if found else 0
 
 
 # --- occupancy -----------------------------------------------------------------------------------
