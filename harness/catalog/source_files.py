@@ -38,7 +38,7 @@ def fault(
 ) -> UsageError:
     """`error` that says what is wrong with a file or folder, whatever signs its name has."""
     at = f"{shown(place)}:{line}" if line else shown(place)
-    return error(f"{at}: {said}", hint)
+    return error(f"{at}: {shown(said)}", shown(hint))
 
 
 def unreadable(

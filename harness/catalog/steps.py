@@ -7,6 +7,7 @@ kernels it lists.
 
 import os
 import re
+import shlex
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -14,12 +15,26 @@ from harness.catalog.launch_spec import parse_launch
 from harness.catalog.source_files import MAX_FOLDER_BYTES, fault, listed, names_in, read, read_file
 from harness.catalog.yaml_model import MOST_BYTES, load_model, mapping_of
 from harness.errors import SubmissionError, did_you_mean
-from harness.schema import Claims, Dtype, Manifest, Needs
+from harness.schema import MOST_NAME, Claims, Dtype, Manifest, Needs, is_name
 
 LAUNCH_FILE = "launch.yaml"
 HEADERS = (".cuh", ".h", ".hpp", ".inl")
 MOST_WORDS = 500
 PAGE = "see docs/write-a-cuda-kernel.md, 'A single .cu'"
+
+
+def usable(name: str, path: Path) -> str:
+    """`name`, if rows can carry it; where no manifest gives a name the file's or folder's is it."""
+    if is_name(name):
+        return name
+    better = re.sub(r"[^A-Za-z0-9_.-]+", "_", name).strip("_.-")[:40] or "mine"
+    said = f"'{name}' is no name for a row; at most {MOST_NAME} letters, digits, _ . and -"
+    raise fault(path, said, renaming(path, path.with_name(better + path.suffix)))
+
+
+def renaming(path: Path, better: Path) -> str:
+    """The command that does it; what cannot be printed cannot be copied into a shell either."""
+    return shlex.join(("mv", str(path), str(better))) if str(path).isprintable() else "rename it"
 
 
 def is_ladder(folder: Path) -> bool:
@@ -55,7 +70,7 @@ def manifest_of(path: Path) -> Manifest:
         launch = parse_launch(section, f"{described}: {path.name}")
     except ValueError as cause:
         raise SubmissionError(str(cause), PAGE) from None
-    alone = Manifest(name=path.stem, needs=Needs(compute_capability="8.0"))
+    alone = Manifest(name=usable(path.stem, path), needs=Needs(compute_capability="8.0"))
     inherited = _submission_above(path) or alone
     return Manifest(
         name=path.stem,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shlex
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -281,12 +283,40 @@ def test_a_manifest_that_is_a_folder(tmp_path: Path) -> None:
 def test_a_file_name_that_no_row_can_carry(tmp_path: Path) -> None:
     path = tmp_path / "my kernel.py"
     path.write_text(GOOD)
-    with pytest.raises(SubmissionError, match=r"no name for a row.*\n.*my_kernel\.py'"):
+    with pytest.raises(SubmissionError, match=r"no name for a row.*\n.*my_kernel\.py$"):
         load(path)
     folder = make(tmp_path, name="my folder")
     (folder / "manifest.yaml").unlink()
-    with pytest.raises(SubmissionError, match=r"no name for a row.*\n.*my_folder'"):
+    with pytest.raises(SubmissionError, match=r"no name for a row.*\n.*my_folder$"):
         load(folder)
+
+
+@pytest.mark.parametrize("kind", ["bare", "folder", "called like a file", "rung"])
+@pytest.mark.parametrize("name", ["a'; touch PWNED; echo '", "a\n  next: touch PWNED", "$(PWNED)"])
+def test_a_name_is_nothing_to_type(tmp_path: Path, kind: str, name: str) -> None:
+    """What is told of it is two lines, and the second one renames it and does nothing else."""
+    root, path = tmp_path / "root", tmp_path / f"{name}.py"
+    if kind == "bare":
+        path.write_text(GOOD)
+    elif kind == "rung":
+        path = make_ladder(tmp_path, f"{name}.cu")
+        (path / "launch.yaml").write_text(f"{json.dumps(name + '.cu')}:{SECTION}")
+        root = path.parent.parent
+    else:
+        path = path if kind == "called like a file" else path.with_suffix("")
+        make(tmp_path, path.name)
+        (path / "manifest.yaml").unlink()
+    with pytest.raises(SubmissionError) as caught:
+        find_entrants([str(path)], root, Kind.SUBMISSION, PROBLEM)
+    first, second = str(caught.value).split("\n")
+    assert "no name for a row" in first or "a folder called like a file" in first
+    if "\n" in name:
+        assert second.startswith("  next: rename it")
+    else:
+        words = shlex.split(second.split("next: ")[1].partition(", and")[0])
+        assert words[0] == "mv"
+        assert Path(words[1]).exists()
+        assert words[2:] == [str(Path(words[1]).with_name(Path(words[2]).name))]
 
 
 def test_an_imported_function_is_accepted(tmp_path: Path) -> None:
@@ -505,6 +535,7 @@ def test_names_lists_and_all(tmp_path: Path) -> None:
 
 def test_an_unknown_name_offers_the_nearest(tmp_path: Path) -> None:
     make(tmp_path, "triton_template")
+    make(tmp_path, "triton_templat\nnext: x")  # nobody can be asked to type that
     with pytest.raises(SubmissionError, match="Did you mean 'triton_template'"):
         find_entrants(["triton_templat"], tmp_path, Kind.SUBMISSION, PROBLEM)
 
