@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path, PurePosixPath
 
 from harness.catalog import steps
-from harness.catalog.signature import check_launch, check_source
+from harness.catalog.signature import MOST_BYTES, check_launch, check_source
 from harness.catalog.source_files import Files, digest, fault, holds, lay_out, names_in, read
 from harness.catalog.yaml_model import load_model, model_of
 from harness.errors import NoEntryError, SubmissionError, UsageError, did_you_mean
@@ -302,6 +302,8 @@ def _problem_in(body: bytes) -> str:
 
 
 def _defines(body: bytes, signs: str = BINDS) -> list[str]:
+    if len(body) > MOST_BYTES:  # refused for its size, if it is anybody's entry
+        return [p.name for p in PROBLEMS.values() if p.function.encode() in body]
     text = body.decode("utf-8-sig", errors="replace")
     return [p.name for p in PROBLEMS.values() if re.search(signs.format(p.function), text)]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.catalog import entrants, source_files
+from harness.catalog import entrants, source_files, yaml_model
 from harness.catalog import steps as steps_module
 from harness.catalog.entrants import (
     entry_name,
@@ -119,6 +119,42 @@ def test_who_gives_the_function_its_name_is_no_helper(tmp_path: Path, bound: str
     assert [path.name for path in entrants._resolve(str(tmp_path), tmp_path / "none")] == [
         "bare.py"
     ]
+
+
+def test_a_large_file_is_refused_before_anything_is_searched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "table.py").write_text("x = 1\n" + " " * (1 << 20))
+    (tmp_path / "late.py").write_text(" " * (1 << 20) + f"\n{GOOD}")
+    (tmp_path / "sound.py").write_text(GOOD)
+    searched: list[int] = []
+    search = entrants.re.search  # type: ignore[attr-defined]
+
+    def counted(pattern: str, text: str) -> object:
+        searched.append(len(text))
+        return search(pattern, text)
+
+    monkeypatch.setattr(entrants.re, "search", counted)  # type: ignore[attr-defined]
+    found, refused = gather([str(tmp_path)], tmp_path / "root", Kind.SUBMISSION, PROBLEM)
+    assert [entrant.name for entrant in found] == ["sound"]
+    assert [str(error).partition("\n")[0].split(": ")[1] for error in refused] == [
+        f"{(1 << 20) + 1 + len(GOOD)} bytes of Python, at most 524288"
+    ]
+    assert max(searched) < 1000
+
+
+def test_a_manifest_of_many_wrong_keys_is_refused_as_soon_as_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each was searched for in all of the file: 17 s for 64 KiB."""
+    asked = []
+    line_of = yaml_model.line_of
+    monkeypatch.setattr(yaml_model, "line_of", lambda *at: asked.append(at) or line_of(*at))
+    folder = make(tmp_path, manifest="".join(f"k{n}: 1\n" for n in range(5000)))
+    with pytest.raises(SubmissionError, match=r":2: unknown key 'k0'.*\n.*:3: unknown") as caught:
+        load(folder)
+    assert "these 10 lines" in caught.value.hint
+    assert len(asked) <= 110
 
 
 def test_a_bare_file_computes_what_it_defines_not_what_it_speaks_of(tmp_path: Path) -> None:
