@@ -315,15 +315,16 @@ def nvcc(
         source.write_text(text, encoding="utf-8", errors=BYTES_KEPT)
         own = compiler_flags.placed(flags, include)
         options = [f"-arch={arch}", "-std=c++17", f"-I{include}", *own]
-        _run([compiler, *options, "-ptx", "-o", str(ptx), str(source)], name)
+        here = f"{scratch}/", f"{include}/"  # what it says of its copy is meant of the file there
+        _run([compiler, *options, "-ptx", "-o", str(ptx), str(source)], name, here)
         ptxas = str(Path(compiler).resolve().with_name("ptxas"))
-        log = _run([ptxas, f"-arch={arch}", "-v", "-o", str(cubin), str(ptx)], name)
+        log = _run([ptxas, f"-arch={arch}", "-v", "-o", str(cubin), str(ptx)], name, here)
         return log, ptx.read_text(), kernels_of(cubin.read_bytes())
 
 
-def _run(command: list[str], entry: str) -> str:
+def _run(command: list[str], entry: str, place: tuple[str, str]) -> str:
     done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
-    log = done.stdout + done.stderr
+    log = (done.stdout + done.stderr).replace(*place)
     if done.returncode:
         raise compile_error(log, entry)
     return log
