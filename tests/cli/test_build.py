@@ -339,6 +339,24 @@ if [ "$(wc -c < "$2")" = 4 ]; then head -c 20000000 /dev/zero | tr '\\0' x | tee
     assert sum(map(len, kept)) < 1 << 20
 
 
+def test_a_tool_that_hangs_is_ended_with_what_it_started(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = f"300.{os.getpid()}"
+    tool = cache.parents[2] / "tools" / "cuobjdump"
+    hangs = f"""#!/bin/sh
+[ "$(wc -c < "$2")" = 4 ] && sleep {seconds}
+"""
+    tool.write_text(hangs + TOOL.partition("\n")[2].replace("{secret}", "/nowhere"))
+    (cache / "b.cubin").write_bytes(b"long")
+    os.utime(cache / "b.cubin", (1 << 31, 1 << 31))  # the newest is looked at last
+    (cache / "a.cubin").write_bytes(b"abc")
+    monkeypatch.setattr(explain, "MOST_S", 3)
+    assert told_explain(cache) == [explain.Resources("k3", 5, 2, 4, 0)]
+    commands = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline")]
+    assert not [words for words in commands if seconds.encode() in words]
+
+
 def test_the_tool_reads_a_copy_behind_walls(cache: Path) -> None:
     (cache / "a.cubin").write_bytes(b"abc")
     (cache / "a.json").write_text('{"num_warps": 4, "shared": 7}')
