@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -56,3 +58,27 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     """Mark what slow.txt lists."""
     if any(pattern.match(item.nodeid) for pattern in PATTERNS):
         item.add_marker("slow")
+
+
+@pytest.fixture
+def shut() -> Iterator[Callable[[Path], None]]:
+    """Shuts a folder, as somebody else's of mode 0700 is; for this test root does not look into it anyway."""
+    libc, header, held = (
+        ctypes.CDLL(None),
+        (ctypes.c_uint32 * 2)(0x20080522, 0),
+        (ctypes.c_uint32 * 6)(),
+    )
+    libc.capget(header, held)
+    less = (ctypes.c_uint32 * 6)(*held)
+    less[0] &= ~0b110  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
+    folders: list[Path] = []
+
+    def shut_one(folder: Path) -> None:
+        folders.append(folder)
+        folder.chmod(0)
+        libc.capset(header, less)
+
+    yield shut_one
+    libc.capset(header, held)
+    for folder in folders:
+        folder.chmod(0o700)

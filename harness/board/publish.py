@@ -143,7 +143,7 @@ def _source(root: Path, entry: str) -> str:
     for folder in ("submissions", "baselines"):
         base = (root / folder).resolve()
         for path in (base / entry, base / f"{entry}.cu", base / f"{entry}.py"):
-            if path.exists() and path.resolve().is_relative_to(base):
+            if os.path.exists(path) and path.resolve().is_relative_to(base):
                 return path.relative_to(root.resolve()).as_posix()
     return ""
 
@@ -156,15 +156,15 @@ def _notes(root: Path, board: Leaderboard, fresh: Mapping[Path, str]) -> dict[st
     ]
     for row in (row for one in board.boards for row in one.rows):
         for home in (folder.resolve() for folder in folders):
-            path = (home / row.entry / "NOTES.md").resolve()
-            if path.is_relative_to(home) and path.is_file():
+            path = Path(os.path.realpath(home / row.entry / "NOTES.md"))  # of a circle itself
+            if path.is_relative_to(home) and os.path.isfile(path):  # no folder that is shut
                 try:
                     notes = fresh.get(path) or read_file(path, MOST_NOTES_BYTES).decode(
                         errors="replace"
                     )
                     found[row.entry] = quoted.without_marks(notes)
                 except SubmissionError:
-                    found[row.entry] = f"(more than {MOST_NOTES_BYTES >> 10} KiB, not shown)"
+                    found[row.entry] = f"(over {MOST_NOTES_BYTES >> 10} KiB or unreadable)"
     return found
 
 

@@ -10,14 +10,14 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path, PurePosixPath
 
 from harness.catalog import steps
-from harness.catalog.signature import check_launch, check_source
+from harness.catalog.signature import MOST_BYTES, check_launch, check_source
 from harness.catalog.source_files import Files, digest, fault, holds, lay_out, names_in, read
 from harness.catalog.yaml_model import load_model, model_of
 from harness.errors import NoEntryError, SubmissionError, UsageError, did_you_mean
 from harness.problems import PROBLEMS, Problem, get_problem
 from harness.process.project import layers
 from harness.process.text import encoded_bytes, shown
-from harness.schema import MOST_NAME, Entrant, Kind, Manifest, is_name
+from harness.schema import Entrant, Kind, Manifest, is_name
 
 ALL = "all"  # the word for every entry of a folder
 ENTRIES = (".py", ".cu")
@@ -97,8 +97,8 @@ def _taken(path: Path, entrant: Entrant) -> SubmissionError:
 def _is_anothers(entrant: Entrant, root: Path) -> bool:
     """Whether its name leads to another one in `root`, whose row it would take."""
     named = (f"{home / entrant.name}{end}" for home in layers(root) for end in ("", *ENTRIES))
-    first = next(filter(Path.exists, map(Path, named)), None)
-    return first is not None and first.resolve() not in (entrant.folder, entrant.entry_path)
+    first = next(filter(os.path.exists, named), None)
+    return first is not None and Path(first).resolve() not in (entrant.folder, entrant.entry_path)
 
 
 def problem_of(names: Iterable[str], root: Path) -> Problem:
@@ -131,8 +131,8 @@ def places(names: Iterable[str], root: Path) -> list[Path]:
 
 
 def known_names(root: Path) -> list[str]:
-    """Names of `known`."""
-    return [path.name for path in known(root)]
+    """Names of `known`; what no row can carry nobody is offered."""
+    return [path.name for path in known(root) if is_name(path.name)]
 
 
 def known(root: Path, problem: Problem | None = None) -> list[Path]:
@@ -164,9 +164,8 @@ def load_entrant(
         path = path.absolute().parent
     if path.is_file() and path.suffix == ".py":
         folder, files = path.parent, read(path.parent, [path.name])
-        manifest = Manifest(
-            name=_usable(path.stem, path), entry=path.name, problem=_problem_in(files[0][1])
-        )
+        name = steps.usable(path.stem, path)
+        manifest = Manifest(name=name, entry=path.name, problem=_problem_in(files[0][1]))
     elif path.is_file() and path.suffix == ".cu":
         folder, manifest = path.parent, steps.manifest_of(path)
         files = read(folder, steps.names_of(path))
@@ -303,6 +302,8 @@ def _problem_in(body: bytes) -> str:
 
 
 def _defines(body: bytes, signs: str = BINDS) -> list[str]:
+    if len(body) > MOST_BYTES:  # refused for its size, if it is anybody's entry
+        return [p.name for p in PROBLEMS.values() if p.function.encode() in body]
     text = body.decode("utf-8-sig", errors="replace")
     return [p.name for p in PROBLEMS.values() if re.search(signs.format(p.function), text)]
 
@@ -324,13 +325,14 @@ def _entries_of(
     path: Path, problem: Problem | None, refused: list[SubmissionError] | None
 ) -> list[Path]:
     """`path` itself, the rungs of a ladder, or the entries of a folder that is none itself."""
-    if path.is_file() or any((path / file).exists() for file in ("manifest.yaml", "submission.py")):
+    own = (os.path.exists(path / file) for file in ("manifest.yaml", "submission.py"))
+    if path.is_file() or any(own):
         return [path]
     if steps.is_ladder(path):
         return steps.rungs_of(path)
     found = _all_of(path, problem, refused)
     alone = (file.parent for file in path.glob("*/submission.py"))
-    found += [folder for folder in alone if not (folder / "manifest.yaml").exists()]
+    found += [folder for folder in alone if not os.path.exists(folder / "manifest.yaml")]
     found += filter(_is_bare, path.glob("*.py"))
     return sorted(found) or ([] if refused else [path])
 
@@ -354,7 +356,8 @@ def _resolve(
     known = known_names(root)
     for ladder in ladders(root):
         with contextlib.suppress(SubmissionError):  # somebody else's, and not what was asked for
-            known += [entry_name(str(rung.relative_to(root))) for rung in steps.rungs_of(ladder)]
+            rungs = [entry_name(str(rung.relative_to(root))) for rung in steps.rungs_of(ladder)]
+            known += filter(is_name, rungs)
     hint = did_you_mean(name, known) or f"{root.name}/ has: {', '.join(known_names(root))}"
     raise NoEntryError(f"no entry '{name}' in {root} and no such path", hint)
 
@@ -371,21 +374,13 @@ def _place(name: str, root: Path) -> Path | None:
 def _display_name(path: Path, manifest: Manifest, root: Path | None) -> str:
     """The manifest's name; steps/ of an entry carry their path, so that two never share a row."""
     if path.is_dir() and path.suffix in ENTRIES:  # `entry_name` would give it another's name
-        move = f"mv '{shown(path)}' '{shown(path.with_suffix(''))}_'"
+        move = steps.renaming(path, path.with_name(f"{path.stem}_"))
         raise fault(path, "a folder called like a file", f"{move}, and name it so in its manifest")
     for layer in layers(root) if root is not None else ():
         if path.resolve().is_relative_to(layer.resolve()):
-            return _usable(entry_name(path.resolve().relative_to(layer.resolve()).as_posix()), path)
+            inside = path.resolve().relative_to(layer.resolve())
+            return steps.usable(entry_name(inside.as_posix()), path)
     return manifest.name
-
-
-def _usable(name: str, path: Path) -> str:
-    """`name`, if rows can carry it; where no manifest gives a name the file's or folder's is it."""
-    if is_name(name):
-        return name
-    better = re.sub(r"[^A-Za-z0-9_.-]+", "_", name).strip("_.-")[:40] or "mine"
-    said = f"'{name}' is no name for a row; at most {MOST_NAME} letters, digits, _ . and -"
-    raise fault(path, said, f"mv '{path}' '{path.with_name(better + path.suffix)}'")
 
 
 def _read_manifest(folder: Path) -> Manifest:
@@ -400,7 +395,7 @@ def _manifest_in(folder: Path, files: Files) -> Manifest:
         if path.is_dir():
             raise fault(path, "is a folder", "put a file in its place")
         if "submission.py" in contents:
-            return Manifest(name=_usable(folder.name, folder))
+            return Manifest(name=steps.usable(folder.name, folder))
         said = "no manifest.yaml and no submission.py"
         raise fault(folder, said, "python run.py init mine makes one that has both")
     manifest = model_of(path, contents["manifest.yaml"], Manifest, SubmissionError)

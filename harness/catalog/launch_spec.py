@@ -165,7 +165,7 @@ def parse_launch(
             line = f":{line_of(problem['loc'])}" if line_of else ""
             lines.append(shown(f"{where}{line}: {place}: {text}{_near_key(problem)}", MOST_SHOWN))
         more = error.error_count() - MOST_TOLD
-        lines += [f"{where}: and {more} more"] if more > 0 else []
+        lines += [shown(f"{where}: and {more} more")] if more > 0 else []
         lines.append("The keys are listed in docs/write-a-cuda-kernel.md")
         raise ValueError("\n".join(lines)) from None
 

@@ -38,7 +38,7 @@ def fault(
 ) -> UsageError:
     """`error` that says what is wrong with a file or folder, whatever signs its name has."""
     at = f"{shown(place)}:{line}" if line else shown(place)
-    return error(f"{at}: {said}", hint)
+    return error(f"{at}: {shown(said)}", shown(hint))
 
 
 def unreadable(
@@ -101,7 +101,7 @@ def names_in(folder: Path) -> list[str]:
     home = _home(folder)
     while left:
         inside = left.pop()
-        for entry in _listed(folder / inside):
+        for entry in listed(folder / inside):
             path = inside / entry.name
             seen += 1
             _must_be_plain(folder, path)
@@ -191,7 +191,8 @@ def _home(folder: Path) -> Path:
         raise unreadable(folder, cause) from None
 
 
-def _listed(folder: Path) -> list[os.DirEntry[str]]:
+def listed(folder: Path) -> list[os.DirEntry[str]]:
+    """What lies in `folder`, no more than some; SubmissionError where the system does not tell."""
     try:
         with os.scandir(folder) as entries:
             return list(itertools.islice(entries, MAX_FILES + 1))
@@ -212,15 +213,15 @@ def _must_be_plain(folder: Path, path: PurePosixPath) -> None:
 
 def _counts(home: Path, path: Path) -> bool:
     """Whether the hash covers `path`; a link to a folder is left out, one out of it refused."""
-    if path.is_symlink():
+    if os.path.islink(path):
         try:
             real = path.resolve()
         except (OSError, RuntimeError):  # a circle
             return False
         if not real.is_relative_to(home):
             raise _leads_out(path)
-        return real.is_file()
-    if not path.is_file():
+        return os.path.isfile(real)
+    if not os.path.isfile(path):
         raise fault(path, "is no regular file", "keep files and folders only, no FIFO, no device")
     return True
 

@@ -6,14 +6,16 @@ kernels it lists.
 """
 
 import os
+import re
+import shlex
 from pathlib import Path, PurePath
 from typing import Any
 
 from harness.catalog.launch_spec import parse_launch
-from harness.catalog.source_files import MAX_FOLDER_BYTES, fault, names_in, read_file
+from harness.catalog.source_files import MAX_FOLDER_BYTES, fault, listed, names_in, read, read_file
 from harness.catalog.yaml_model import MOST_BYTES, load_model, mapping_of
 from harness.errors import SubmissionError, did_you_mean
-from harness.schema import Claims, Dtype, Manifest, Needs
+from harness.schema import MOST_NAME, Claims, Dtype, Manifest, Needs, is_name
 
 LAUNCH_FILE = "launch.yaml"
 HEADERS = (".cuh", ".h", ".hpp", ".inl")
@@ -21,16 +23,30 @@ MOST_WORDS = 500
 PAGE = "see docs/write-a-cuda-kernel.md, 'A single .cu'"
 
 
+def usable(name: str, path: Path) -> str:
+    """`name`, if rows can carry it; where no manifest gives a name the file's or folder's is it."""
+    if is_name(name):
+        return name
+    better = re.sub(r"[^A-Za-z0-9_.-]+", "_", name).strip("_.-")[:40] or "mine"
+    said = f"'{name}' is no name for a row; at most {MOST_NAME} letters, digits, _ . and -"
+    raise fault(path, said, renaming(path, path.with_name(better + path.suffix)))
+
+
+def renaming(path: Path, better: Path) -> str:
+    """The command that does it; what cannot be printed cannot be copied into a shell either."""
+    return shlex.join(("mv", str(path), str(better))) if str(path).isprintable() else "rename it"
+
+
 def is_ladder(folder: Path) -> bool:
     """Whether `folder` holds rungs and is no submission itself."""
-    own = any((folder / name).exists() for name in ("manifest.yaml", "submission.py"))
-    return not own and (folder / LAUNCH_FILE).is_file()
+    own = any(os.path.exists(folder / name) for name in ("manifest.yaml", "submission.py"))
+    return not own and os.path.isfile(folder / LAUNCH_FILE)
 
 
 def rungs_of(folder: Path) -> list[Path]:
     """The .cu files of a ladder, in the order of their names; every one must be described."""
     described = _read(folder / LAUNCH_FILE)
-    paths = sorted(path for path in folder.iterdir() if path.suffix == ".cu")
+    paths = sorted(path for path in map(Path, listed(folder)) if path.suffix == ".cu")
     if absent := sorted(set(described) - {path.name for path in paths}):
         undescribed = [path.name for path in paths if path.name not in described]
         hint = did_you_mean(absent[0], undescribed) or f"take '{absent[0]}:' out of it"
@@ -54,7 +70,7 @@ def manifest_of(path: Path) -> Manifest:
         launch = parse_launch(section, f"{described}: {path.name}")
     except ValueError as cause:
         raise SubmissionError(str(cause), PAGE) from None
-    alone = Manifest(name=path.stem, needs=Needs(compute_capability="8.0"))
+    alone = Manifest(name=usable(path.stem, path), needs=Needs(compute_capability="8.0"))
     inherited = _submission_above(path) or alone
     return Manifest(
         name=path.stem,
@@ -80,10 +96,10 @@ def names_of(path: Path) -> list[str]:
     folder = path.parent
     beside = [name for name in names_in(folder) if name != path.name]
     found = [path.name, *(name for name in beside if name.endswith(HEADERS))]
-    texts = [read_file(folder / name, MAX_FOLDER_BYTES) for name in found]
-    others = (name for name in beside if name.endswith(".cu"))
-    named = ((other, f'{PurePath(other).name}"'.encode()) for other in others)
-    return found + [other for other, word in named if any(word in text for text in texts)]
+    bodies = (body for _, body in read(folder, found))  # no more of all than a folder may hold
+    told = (one[1] for body in bodies for one in re.finditer(rb'["/]([^"/]*\.cu)(?=")', body))
+    named = {PurePath(name).name.encode() for name in beside}.intersection(told)
+    return found + [name for name in beside if PurePath(name).name.encode() in named]
 
 
 def first_words(path: Path) -> str:

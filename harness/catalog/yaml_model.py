@@ -22,6 +22,7 @@ MOST_BYTES = 64 << 10
 MOST_DEPTH = 24
 MOST_DIGITS = 64  # of a number
 MOST_ERRORS = 10  # of one file, in a message
+MOST_SORTED = 100  # by their lines, which are searched for in the whole file
 SHOWN = 200  # characters of a wrong value in a message
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -183,9 +184,8 @@ def _explain(
     each = cause.errors()
     inner: set[Location] = {e["loc"][:depth] for e in each for depth in range(len(e["loc"]))}
     # a list whose only item is wrong is not too short, too
-    first = sorted(
-        (e for e in each if e["loc"] not in inner), key=lambda e: line_of(root, e["loc"])
-    )
+    first = [e for e in each if e["loc"] not in inner][:MOST_SORTED]
+    first.sort(key=lambda e: line_of(root, e["loc"]))
     found = [_error_text(path, root, model, one) for one in first[:MOST_ERRORS]]
     if len(found) == 1:
         return error(*found[0])
@@ -220,9 +220,7 @@ def line_of(node: yaml.Node | None, location: Location) -> int:
             if not (pairs := [(key, value) for key, value in node.value if key.value == str(part)]):
                 return line
             line, node = pairs[0][0].start_mark.line + 1, pairs[0][1]
-        elif (
-            isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value)
-        ):
+        elif isinstance(node, yaml.SequenceNode) and part in range(len(node.value)):
             node = node.value[part]
             line = node.start_mark.line + 1
         else:

@@ -94,7 +94,8 @@ def check_clocks(
     if not samples or not control:
         return ClockCheck(tuple(samples), None)
     pace_gaps = sorted(sample.gap_ms for sample in control)
-    pace_gap, noise = statistics.median(pace_gaps), _noise(pace_gaps)
+    lower = pace_gaps[: (len(pace_gaps) + 1) // 2]  # what disturbs a gap makes it longer
+    pace_gap, noise = statistics.median(pace_gaps), 1.4826 * (lower[-1] - statistics.median(lower))
     least = min(pace_gaps[0], *(gap + tolerance.null_ms for gap in null_gaps_ms), math.inf)
     marked = tuple(_mark(sample, pace_gap, noise, tolerance) for sample in samples)
     scored = [sample for sample in marked if not sample.late]
@@ -174,9 +175,3 @@ def _burst_allowance(t1_ms: float, noise: float, tolerance: ClockTolerance) -> f
 def _share(part_ms: float, t1_ms: float) -> float:
     """Percent of T1; of no time at all, everything."""
     return 100 * part_ms / t1_ms if t1_ms else math.inf
-
-
-def _noise(ordered: Sequence[float]) -> float:
-    """Standard deviation by the lower half alone: what disturbs a gap makes it longer."""
-    lower = ordered[: (len(ordered) + 1) // 2]
-    return 1.4826 * (lower[-1] - statistics.median(lower))

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shlex
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from harness.catalog import entrants, source_files
+from harness.catalog import entrants, source_files, yaml_model
+from harness.catalog import steps as steps_module
 from harness.catalog.entrants import (
     entry_name,
     find_entrants,
@@ -116,6 +119,42 @@ def test_who_gives_the_function_its_name_is_no_helper(tmp_path: Path, bound: str
     assert [path.name for path in entrants._resolve(str(tmp_path), tmp_path / "none")] == [
         "bare.py"
     ]
+
+
+def test_a_large_file_is_refused_before_anything_is_searched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "table.py").write_text("x = 1\n" + " " * (1 << 20))
+    (tmp_path / "late.py").write_text(" " * (1 << 20) + f"\n{GOOD}")
+    (tmp_path / "sound.py").write_text(GOOD)
+    searched: list[int] = []
+    search = entrants.re.search  # type: ignore[attr-defined]
+
+    def counted(pattern: str, text: str) -> object:
+        searched.append(len(text))
+        return search(pattern, text)
+
+    monkeypatch.setattr(entrants.re, "search", counted)  # type: ignore[attr-defined]
+    found, refused = gather([str(tmp_path)], tmp_path / "root", Kind.SUBMISSION, PROBLEM)
+    assert [entrant.name for entrant in found] == ["sound"]
+    assert [str(error).partition("\n")[0].split(": ")[1] for error in refused] == [
+        f"{(1 << 20) + 1 + len(GOOD)} bytes of Python, at most 524288"
+    ]
+    assert max(searched) < 1000
+
+
+def test_a_manifest_of_many_wrong_keys_is_refused_as_soon_as_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each was searched for in all of the file: 17 s for 64 KiB."""
+    asked = []
+    line_of = yaml_model.line_of
+    monkeypatch.setattr(yaml_model, "line_of", lambda *at: asked.append(at) or line_of(*at))
+    folder = make(tmp_path, manifest="".join(f"k{n}: 1\n" for n in range(5000)))
+    with pytest.raises(SubmissionError, match=r":2: unknown key 'k0'.*\n.*:3: unknown") as caught:
+        load(folder)
+    assert "these 10 lines" in caught.value.hint
+    assert len(asked) <= 110
 
 
 def test_a_bare_file_computes_what_it_defines_not_what_it_speaks_of(tmp_path: Path) -> None:
@@ -280,12 +319,40 @@ def test_a_manifest_that_is_a_folder(tmp_path: Path) -> None:
 def test_a_file_name_that_no_row_can_carry(tmp_path: Path) -> None:
     path = tmp_path / "my kernel.py"
     path.write_text(GOOD)
-    with pytest.raises(SubmissionError, match=r"no name for a row.*\n.*my_kernel\.py'"):
+    with pytest.raises(SubmissionError, match=r"no name for a row.*\n.*my_kernel\.py$"):
         load(path)
     folder = make(tmp_path, name="my folder")
     (folder / "manifest.yaml").unlink()
-    with pytest.raises(SubmissionError, match=r"no name for a row.*\n.*my_folder'"):
+    with pytest.raises(SubmissionError, match=r"no name for a row.*\n.*my_folder$"):
         load(folder)
+
+
+@pytest.mark.parametrize("kind", ["bare", "folder", "called like a file", "rung"])
+@pytest.mark.parametrize("name", ["a'; touch PWNED; echo '", "a\n  next: touch PWNED", "$(PWNED)"])
+def test_a_name_is_nothing_to_type(tmp_path: Path, kind: str, name: str) -> None:
+    """What is told of it is two lines, and the second one renames it and does nothing else."""
+    root, path = tmp_path / "root", tmp_path / f"{name}.py"
+    if kind == "bare":
+        path.write_text(GOOD)
+    elif kind == "rung":
+        path = make_ladder(tmp_path, f"{name}.cu")
+        (path / "launch.yaml").write_text(f"{json.dumps(name + '.cu')}:{SECTION}")
+        root = path.parent.parent
+    else:
+        path = path if kind == "called like a file" else path.with_suffix("")
+        make(tmp_path, path.name)
+        (path / "manifest.yaml").unlink()
+    with pytest.raises(SubmissionError) as caught:
+        find_entrants([str(path)], root, Kind.SUBMISSION, PROBLEM)
+    first, second = str(caught.value).split("\n")
+    assert "no name for a row" in first or "a folder called like a file" in first
+    if "\n" in name:
+        assert second.startswith("  next: rename it")
+    else:
+        words = shlex.split(second.split("next: ")[1].partition(", and")[0])
+        assert words[0] == "mv"
+        assert Path(words[1]).exists()
+        assert words[2:] == [str(Path(words[1]).with_name(Path(words[2]).name))]
 
 
 def test_an_imported_function_is_accepted(tmp_path: Path) -> None:
@@ -504,6 +571,7 @@ def test_names_lists_and_all(tmp_path: Path) -> None:
 
 def test_an_unknown_name_offers_the_nearest(tmp_path: Path) -> None:
     make(tmp_path, "triton_template")
+    make(tmp_path, "triton_templat\nnext: x")  # nobody can be asked to type that
     with pytest.raises(SubmissionError, match="Did you mean 'triton_template'"):
         find_entrants(["triton_templat"], tmp_path, Kind.SUBMISSION, PROBLEM)
 
@@ -624,6 +692,27 @@ def test_a_rung_s_hash_follows_what_its_compiler_reads(tmp_path: Path) -> None:
     assert len(set(seen)) == len(seen)
 
 
+def test_the_headers_beside_a_rung_have_an_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = make_ladder(tmp_path, "01_a.cu")
+    for name in ("a.h", "b.h", "c.h"):
+        with (steps / name).open("wb") as file:
+            file.truncate(20 << 20)
+    read = []
+
+    def told(path: Path, *args: object, **named: object) -> bytes:
+        read.append(path.name)
+        return read_file(path, *args, **named)
+
+    read_file = source_files.read_file
+    for module in (source_files, steps_module):
+        monkeypatch.setattr(module, "read_file", told)
+    with pytest.raises(SubmissionError, match="more than 32 MiB of files"):
+        load(steps / "01_a.cu")
+    assert "c.h" not in read
+
+
 @pytest.mark.parametrize(
     ("described", "message"),
     [
@@ -670,6 +759,30 @@ def test_a_bad_ladder_answers_for_nobody_else(tmp_path: Path) -> None:
     assert "Did you mean 'good'" in caught.value.hint
     with pytest.raises(SubmissionError, match="no entry"):
         find(tmp_path, f"./{'x' * 300}")
+
+
+@pytest.mark.parametrize("mode", [0, 0o111, 0o444])
+def test_a_shut_folder_stops_nobody_else(
+    tmp_path: Path, shut: Callable[[Path], None], mode: int
+) -> None:
+    make(tmp_path, "good")
+    steps = make_ladder(tmp_path, "01_a.cu")
+    (steps.parent / "x.py").symlink_to("steps/01_a.cu")
+    (make(tmp_path, "whole") / "sub").mkdir()
+    (tmp_path / "whole" / "sub" / "x.h").touch()
+    for folder in (steps, tmp_path / "whole" / "sub"):
+        shut(folder)
+        folder.chmod(mode)
+    found, refused = gather(["all"], tmp_path, Kind.SUBMISSION, PROBLEM)
+    assert sorted(each.name for each in found) == ["cuda_x", "good"]
+    assert len(refused) == 1
+    with pytest.raises(SubmissionError, match="no entry 'goood'") as caught:
+        find(tmp_path, "goood")
+    assert "Did you mean 'good'" in caught.value.hint
+    shut(steps.parent)
+    for name in ("cuda_x", "cuda_x/steps", "cuda_x/steps/01_a.cu", str(steps)):
+        with pytest.raises(SubmissionError):
+            find(tmp_path, name)
 
 
 def test_a_misspelt_rung_offers_the_nearest(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import math
 import os
 import shutil
 import socket
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 
 from harness.catalog.entrants import load_entrant, private_folder
+from harness.cli import main
 from harness.cli.commands import build, profile
 from harness.cli.results import explain
 from harness.errors import WireError
@@ -132,6 +134,50 @@ def test_a_place_of_an_error_is_told_as_the_author_knows_it(tmp_path: Path, leve
         build.report(there, None, ["sm_90a"], Limits(), level)
     assert "attnboard-build-" not in caught.value.message
     assert "inc/n.h" in caught.value.message
+
+
+@needs_nvcc
+@pytest.mark.parametrize(
+    ("source", "line", "said"),
+    [
+        ('\n#include "gone.h"\n', 2, "kernel.cu:2:10: fatal error: gone.h"),
+        ("\n\nint x = y;\n", 3, "kernel.cu(3): error: identifier"),
+        ('__global__ void f() { asm("bogus.op;"); }\n', 0, "ptxas kernel.ptx, line"),
+    ],
+)
+def test_what_nvcc_says_of_its_copy_is_told_of_the_file(
+    tmp_path: Path, source: str, line: int, said: str
+) -> None:
+    there = entrant(tmp_path / "x", source)
+    with pytest.raises(CudaSourceError) as caught:
+        build.report(there, None, ["sm_90a"], Limits(), enter.usual_level())
+    error = caught.value
+    assert (error.file, error.line) == ("kernel.cu", line)
+    assert error.message.startswith(said)
+    assert tempfile.gettempdir() not in error.message
+
+
+@needs_nvcc
+@pytest.mark.parametrize(
+    ("needs", "source", "code"),
+    [
+        ("12.0", "__global__ void f() {}\n", 3),
+        ("9.0", "", 3),
+        ("9.0", "__global__ void f() {}\n", 0),
+    ],
+)
+def test_where_nothing_was_compiled_it_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], needs: str, source: str, code: int
+) -> None:
+    entrant(tmp_path / "x", source)
+    with (tmp_path / "x" / "manifest.yaml").open("a") as manifest:
+        manifest.write(f"needs: {{compute_capability: '{needs}'}}\n")
+    assert build.run(main.parse_args(["build", str(tmp_path / "x"), "--fail-on-spills"])) == code
+    assert ("x: nothing was compiled: no .cu file of it" in capsys.readouterr().err) == bool(code)
+    shutil.copytree(tmp_path / "x", tmp_path / "y")
+    (tmp_path / "y" / "kernel.cu").write_text("int x = y;\n")
+    (tmp_path / "y" / "manifest.yaml").write_text("name: y\nlanguage: cuda\n")
+    assert build.run(main.parse_args(["build", str(tmp_path / "x"), str(tmp_path / "y")])) == 1
 
 
 @needs_nvcc
@@ -291,6 +337,24 @@ if [ "$(wc -c < "$2")" = 4 ]; then head -c 20000000 /dev/zero | tr '\\0' x | tee
     )
     assert told_explain(cache) == [explain.Resources("k3", 5, 2, 4, 0)]
     assert sum(map(len, kept)) < 1 << 20
+
+
+def test_a_tool_that_hangs_is_ended_with_what_it_started(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = f"300.{os.getpid()}"
+    tool = cache.parents[2] / "tools" / "cuobjdump"
+    hangs = f"""#!/bin/sh
+[ "$(wc -c < "$2")" = 4 ] && sleep {seconds}
+"""
+    tool.write_text(hangs + TOOL.partition("\n")[2].replace("{secret}", "/nowhere"))
+    (cache / "b.cubin").write_bytes(b"long")
+    os.utime(cache / "b.cubin", (1 << 31, 1 << 31))  # the newest is looked at last
+    (cache / "a.cubin").write_bytes(b"abc")
+    monkeypatch.setattr(explain, "MOST_S", 3)
+    assert told_explain(cache) == [explain.Resources("k3", 5, 2, 4, 0)]
+    commands = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline")]
+    assert not [words for words in commands if seconds.encode() in words]
 
 
 def test_the_tool_reads_a_copy_behind_walls(cache: Path) -> None:

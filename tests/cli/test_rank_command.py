@@ -11,7 +11,7 @@ import os
 import re
 import stat
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from unittest import mock
 
@@ -169,6 +169,33 @@ def test_the_board_of_a_project_names_its_own_command(
     assert not [
         link for link in re.findall(r"\]\(([^)#]+)", board) if not (tmp_path / link).exists()
     ]
+
+
+def test_notes_that_cannot_be_read_stop_nobodys_board(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shut: Callable[[Path], None]
+) -> None:
+    names = ("circle", "fifo", "long", "mine", "none", "shut", "shut/steps/x", "unread")
+    monkeypatch.setattr(publish, "base", lambda: tmp_path)
+    for name in names:
+        (tmp_path / "submissions" / name).mkdir(parents=True)
+        (tmp_path / "submissions" / name / "NOTES.md").write_text(f"I am {name}.")
+    for one in run_of(dict.fromkeys(names, 0.9)):
+        record.append(tmp_path / "results", one)
+    notes = {name: tmp_path / "submissions" / name / "NOTES.md" for name in names}
+    notes["long"].write_text("x" * (publish.MOST_NOTES_BYTES + 1))
+    for name in ("circle", "fifo", "none"):
+        notes[name].unlink()
+    notes["circle"].symlink_to("NOTES.md")
+    os.mkfifo(notes["fifo"])
+    (tmp_path / MARK).touch()
+    (tmp_path / "README.md").touch()
+    notes["unread"].chmod(0)
+    shut(notes["shut"].parent)
+    list(publish.rebuild(tmp_path / "results", None, {result().gpu}))
+    page = (tmp_path / "leaderboard.html").read_text()
+    not_shown = "(over 256 KiB or unreadable)"
+    told = re.findall(r'"notesText":"([^"]*)"', page)
+    assert sorted(filter(None, told)) == [not_shown, not_shown, "I am mine."]
 
 
 def test_no_folder_of_records_is_no_empty_board(args: argparse.Namespace) -> None:

@@ -83,6 +83,15 @@ def test_an_nvrtc_log_becomes_a_place_and_a_trimmed_text():
     assert len(error.message.splitlines()) == nvrtc.MAX_MESSAGE_LINES + 1
 
 
+@pytest.mark.parametrize(
+    "said",
+    ["inc/n.h:4:10: fatal error: x.h: No such file", "inc/n.h:4: error: y", "inc/n.h(4): error"],
+)
+def test_the_host_s_compiler_names_a_place_too(said):
+    error = nvrtc.compile_error(f"In file included from kernel.cu:2:\n{said}\n", "kernel.cu")
+    assert (error.file, error.line, error.message) == ("inc/n.h", 4, said)
+
+
 def test_missing_bindings_say_what_to_install(monkeypatch):
     def refuse(name):
         raise ImportError(f"No module named {name!r}")

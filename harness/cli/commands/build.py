@@ -40,6 +40,7 @@ from harness.worker.cuda import resources
 from harness.worker.cuda.nvrtc import CudaSourceError
 from harness.worker.cuda.resources import KernelReport
 
+NOTHING = "nothing was compiled"  # nobody's fault: it is for newer GPUs, or has no .cu file
 MOST_KERNELS = 1000
 CASE = Case(name="none", batch=1, heads=1, seqlen=1, headdim=64)  # nothing is called
 _KERNEL = TypeAdapter(KernelReport)
@@ -56,7 +57,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """0 if all compiled; 1 if one did not, breaks a promise, or spills and that was forbidden."""
+    """0 if all compiled; 1 if one did not or breaks a promise, 3 if there is nothing to compile."""
     entrants = find_entrants(args.names, base() / "submissions", Kind.SUBMISSION, None)
     if not (cuda := [entrant for entrant in entrants if entrant.manifest.language == "cuda"]):
         raise UsageError("nothing to compile: no CUDA submission among these", "python run.py list")
@@ -64,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
     made = [one(entrant, args.arch, args.fail_on_spills) for entrant in cuda]
     builds = [build for _, build in made]
     print(json.dumps({"builds": builds}) if args.json else "\n".join(b["text"] for b in builds))
-    return max(code for code, _ in made)
+    return max((code for code, _ in made), key=(0, Exit.UNAVAILABLE, 1).index)
 
 
 def note_walls() -> None:
@@ -85,15 +86,18 @@ def one(
         launch = parse_launch(manifest.launch, str(entrant.folder)).model_dump()
     try:
         asked = archs or resources.archs_for(manifest.needs.compute_capability)
-        reports = report(entrant, launch, asked, limits(), enter.usual_level())
+        if not (reports := report(entrant, launch, asked, limits(), enter.usual_level())):
+            known = ", ".join(asked or resources.ARCHS)
+            raise CudaSourceError(NOTHING, f"no .cu file of it holds a kernel for {known}")
     except CudaSourceError as cause:
         if cause.status == "UNAVAILABLE":
             raise UnavailableError(f"UNAVAILABLE: {cause}", "pip install '.[cuda]'") from None
-        place = f"{cause.file}:{cause.line}: " if cause.file else ""
+        place = f"{cause.file}:{cause.line}: ".replace(":0: ", ": ") if cause.file else ""
+        hint = "mend that line" if cause.line else "see docs/write-a-cuda-kernel.md"
         reason = plain_text(f"{cause.status}: {place}{cause.message}")
-        print(f"{entrant.name}: {reason}\n  next: mend that line", file=sys.stderr)
+        print(f"{entrant.name}: {reason}\n  next: {hint}", file=sys.stderr)
         failed = {"entry": entrant.name, "error": reason, "kernels": [], "text": entrant.name}
-        return Exit.SUBMISSION_FAILED, failed
+        return Exit.UNAVAILABLE if cause.status == NOTHING else Exit.SUBMISSION_FAILED, failed
     kernels = [
         dataclasses.asdict(r) | {"warnings": r.warnings, "broken": r.broken} for r in reports
     ]

@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import importlib.util
 import json
 import os
 import re
@@ -34,7 +35,7 @@ USAGE = re.compile(
 MOST_BINARIES = 200
 MOST_BINARY_BYTES, MOST_NOTE_BYTES = 16 << 20, 256 << 10
 MOST_TOLD_BYTES = 256 << 10  # of one binary
-MOST_MEMORY_BYTES = 4 << 30  # of cuobjdump
+MOST_MEMORY_BYTES, MOST_S = 4 << 30, 60  # of cuobjdump
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -193,11 +194,8 @@ def _triton_note(cubin: Path) -> dict[str, int]:
 
 
 def _cuobjdump() -> str:
-    found = shutil.which("cuobjdump")
-    if found:
+    if found := shutil.which("cuobjdump"):
         return found
-    import importlib.util
-
     spec = importlib.util.find_spec("triton")
     folder = Path(spec.origin).parent if spec and spec.origin else Path()
     packed = folder / "backends" / "nvidia" / "bin" / "cuobjdump"
@@ -205,11 +203,12 @@ def _cuobjdump() -> str:
 
 
 def _usage(tool: str, folder: Path, many: int) -> list[str]:
-    """What cuobjdump says of 0.cubin, 1.cubin, … of `folder`; nothing where it takes too long."""
+    """What cuobjdump says of 0.cubin, 1.cubin, … of `folder`, as far as it comes in a minute."""
     one = f'"$1" -res-usage "$3/$i.cubin" | head -c {MOST_TOLD_BYTES}'
     each = f'for i in $(seq 0 "$2"); do {one}; echo "$4"; done'
     mark = secrets.token_hex()  # no kernel's name has it
-    words = ["sh", "-c", f"ulimit -v {MOST_MEMORY_BYTES >> 10}; {each}", "sh", tool]
+    bounds = f"ulimit -v {MOST_MEMORY_BYTES >> 10}; ulimit -t {MOST_S}"  # whatever group it is in
+    words = ["timeout", "-s", "KILL", str(MOST_S), "sh", "-c", f"{bounds}; {each}", "sh", tool]
     rules = enter.Rules(level=min(enter.usual_level(), 1), rw=(folder,), ro=(Path(tool).parent,))
     try:
         done = subprocess.run(
@@ -220,7 +219,7 @@ def _usage(tool: str, folder: Path, many: int) -> list[str]:
             stderr=subprocess.DEVNULL,
             text=True,
             errors="replace",
-            timeout=60,
+            timeout=MOST_S + 10,  # the one inside ends the tool, too
             check=False,
         )
     except (OSError, subprocess.SubprocessError):

@@ -230,8 +230,9 @@ def _text(size_of: Any, read: Any, program: Any) -> bytes:
 
 
 def compile_error(log: str, entry: str) -> CudaSourceError:
-    """Turns an NVRTC log into an error: its error lines, trimmed, with the first place named."""
-    places = re.findall(r"^(\S+)\((\d{1,9})\): (?:catastrophic )?error", log, re.MULTILINE)
+    """Turns a compiler's log into an error: its error lines, trimmed, the first place named."""
+    named = r"^(\S+?)[(:](\d{1,9})\)?(?::\d{1,9})?: (?:catastrophic |fatal )?error"  # nvcc's, gcc's
+    places = re.findall(named, log, re.MULTILINE)
     places = [place for place in places if not place[0].startswith("__nv_name_map")]
     missing = re.search(r"^__nv_name_map.*error: (.*)\n\s*#pragma nv_mangled_name (.*)$", log, re.M)
     if missing and not places:  # else it is missing because of the error before

@@ -125,7 +125,9 @@ def parse_ptxas(log: str, kernels: Collection[str]) -> list[KernelReport]:
     for symbol, arch, text in zip(parts[1::3], parts[2::3], parts[3::3], strict=True):
         if symbol not in kernels:
             continue
-        numbers: dict[str, Any] = {name: _number(said, text) for name, said in SAID.items()}
+        numbers: dict[str, Any] = {
+            name: int(next(iter(re.findall(said, text)), 0)) for name, said in SAID.items()
+        }
         if symbol in found:
             numbers = {name: max(numbers[name], getattr(found[symbol], name)) for name in SAID}
         found[symbol] = KernelReport(symbol, arch, **numbers)
@@ -138,11 +140,6 @@ def parse_ptxas(log: str, kernels: Collection[str]) -> list[KernelReport]:
             replace(r, notes=(*r.notes, note)) if symbol in ("", r.name) else r for r in reports
         ]
     return reports
-
-
-def _number(pattern: str, text: str) -> int:
-    found = re.search(pattern, text)
-    return int(found[1]) if found else 0
 
 
 # --- occupancy -----------------------------------------------------------------------------------
@@ -318,15 +315,16 @@ def nvcc(
         source.write_text(text, encoding="utf-8", errors=BYTES_KEPT)
         own = compiler_flags.placed(flags, include)
         options = [f"-arch={arch}", "-std=c++17", f"-I{include}", *own]
-        _run([compiler, *options, "-ptx", "-o", str(ptx), str(source)], name)
+        here = f"{scratch}/", f"{include}/"  # what it says of its copy is meant of the file there
+        _run([compiler, *options, "-ptx", "-o", str(ptx), str(source)], name, here)
         ptxas = str(Path(compiler).resolve().with_name("ptxas"))
-        log = _run([ptxas, f"-arch={arch}", "-v", "-o", str(cubin), str(ptx)], name)
+        log = _run([ptxas, f"-arch={arch}", "-v", "-o", str(cubin), str(ptx)], name, here)
         return log, ptx.read_text(), kernels_of(cubin.read_bytes())
 
 
-def _run(command: list[str], entry: str) -> str:
+def _run(command: list[str], entry: str, place: tuple[str, str]) -> str:
     done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
-    log = done.stdout + done.stderr
+    log = (done.stdout + done.stderr).replace(*place)
     if done.returncode:
         raise compile_error(log, entry)
     return log
