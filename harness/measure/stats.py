@@ -45,12 +45,15 @@ else:
     np = _Numpy()
 
 
-BLAS_THREADS = "OPENBLAS_NUM_THREADS"
+BLAS_THREADS, SPECIAL = "OPENBLAS_NUM_THREADS", "scipy.special"
 
 
 @lru_cache
 def _imported(name: str) -> Any:
-    """A module whose OpenBLAS is to start no threads, of which an entrant could leave us none."""
+    """A module whose OpenBLAS is to start no threads, of which an entrant could leave us none.
+
+    SPECIAL at the first quantile: that takes longer than a run's other imports.
+    """
     before = os.environ.get(BLAS_THREADS)
     os.environ[BLAS_THREADS] = "1"
     try:
@@ -59,11 +62,6 @@ def _imported(name: str) -> Any:
         del os.environ[BLAS_THREADS]
         if before is not None:
             os.environ[BLAS_THREADS] = before
-
-
-def _special() -> Any:
-    """scipy.special, imported at the first quantile: it takes longer than a run's other imports."""
-    return _imported("scipy.special")
 
 
 LEVEL = 0.95
@@ -269,7 +267,7 @@ def drift(values: Sequence[float], smallest: float = 0.005) -> float | None:
     errors = np.array([first.var(ddof=1), last.var(ddof=1)]) / third
     t = abs(float(last.mean() - first.mean())) / math.sqrt(float(errors.sum()))
     freedom = float(errors.sum()) ** 2 / float((errors**2).sum() / (third - 1))
-    return change if 2 * _special().stdtr(freedom, -t) < 0.01 else None
+    return change if 2 * _imported(SPECIAL).stdtr(freedom, -t) < 0.01 else None
 
 
 def modes(values: Sequence[float], smallest: float = 0.005) -> tuple[float, float] | None:
@@ -368,7 +366,7 @@ def _trimmed_error(x: Array) -> float:
 
 @lru_cache(maxsize=1 << 12)  # scipy takes longer for one quantile than numpy for the blocks
 def _t_quantile(n: int, level: float) -> float:
-    return float(_special().stdtrit(n - 2 * cut(n) - 1, 0.5 + level / 2))
+    return float(_imported(SPECIAL).stdtrit(n - 2 * cut(n) - 1, 0.5 + level / 2))
 
 
 @lru_cache(maxsize=8)
@@ -381,8 +379,8 @@ def _resampled_indices(n: int) -> NDArray[np.intp]:
 @lru_cache(maxsize=64)
 def _widened_tail(n: int) -> float:
     """Share of resamples to leave out on each side so that n blocks cover what they promise."""
-    t = math.sqrt(n / (n - 1)) * float(_special().stdtrit(n - 1, 0.5 + LEVEL / 2))
-    return float(_special().ndtr(-t))
+    t = math.sqrt(n / (n - 1)) * float(_imported(SPECIAL).stdtrit(n - 1, 0.5 + LEVEL / 2))
+    return float(_imported(SPECIAL).ndtr(-t))
 
 
 def _bootstrap(x: Array) -> tuple[float, float]:

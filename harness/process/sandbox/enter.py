@@ -217,12 +217,10 @@ def enter(rules: Rules, line: int | None = None) -> None:
     checked("prctl", libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (rules.file_bytes, rules.file_bytes))
+    # Among others of its user it could start none, were it held to a share.
+    processes = Rules.processes if rules.uid is None else rules.processes
     for kind, most in (
-        # Among others of its user it could start none, were it held to a share.
-        (
-            resource.RLIMIT_NPROC,
-            most_processes(Rules.processes if rules.uid is None else rules.processes),
-        ),
+        (resource.RLIMIT_NPROC, most_processes(processes)),
         (resource.RLIMIT_NOFILE, _with_room(resource.RLIMIT_NOFILE, rules.open_files)),
     ):
         resource.setrlimit(kind, (most, most))
