@@ -115,7 +115,10 @@ class Local:
             alive = self.slots
         places = {slot.gpu for slot in alive if not slot.builds}
         for slot in alive:
-            fit = next((u for u in self._waiting if _suits(u, slot, places)), None)
+            mine = [unit for unit in self._waiting if (unit.task == "build") == slot.builds]
+            # not where it died before, unless there is no other place
+            able = (u for u in mine if slot.gpu not in u.avoid or places <= set(u.avoid))
+            fit = next(able, None)
             soon = slot.opens_contexts and time.monotonic() < self._next_start  # others open theirs
             if slot.child is None and fit is not None and not soon:
                 self._waiting.remove(fit)
@@ -181,13 +184,6 @@ class Local:
             if child.process.stdin:
                 child.process.stdin.close()
         child.kill_at = min(child.kill_at, time.monotonic() + GRACE_S)
-
-
-def _suits(unit: Unit, slot: Slot, places: set[str]) -> bool:
-    """Builders to their places; a unit not where it died before, unless there is no other place."""
-    if (unit.task == "build") != slot.builds:
-        return False
-    return slot.gpu not in unit.avoid or places <= set(unit.avoid)
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

@@ -151,7 +151,9 @@ def run_stretch(link: WorkerLink, asked: Asked, timeout_s: float) -> StretchRepo
         link.ask(prepare_message(asked.inputs), timeout_s)
         _place(link, asked)
         found = _gpu(link, asked, timeout_s) if link.gate else _cpu(link, asked, timeout_s)
-        _require_inputs(link, asked)
+        own, given = zip(*_pairs(link, asked), strict=True)
+        if not same_bits(own, given):
+            raise WorkerGone(Status.INPUT_MUTATED, "an input differs from what was given after it")
     except WorkerGone as gone:
         return StretchReport(**dict(gone.report))
     return found
@@ -343,13 +345,6 @@ def _pairs(link: WorkerLink, asked: Asked) -> list[tuple[torch.Tensor, torch.Ten
             flat = link.inputs.room[begin : begin + run.size]
             found.append((tensors[number], flat.view(DTYPES[spec.dtype]).view(spec.shape)))
     return found
-
-
-def _require_inputs(link: WorkerLink, asked: Asked) -> None:
-    """Raises WorkerGone where an input is not what it was."""
-    own, given = zip(*_pairs(link, asked), strict=True)
-    if not same_bits(own, given):
-        raise WorkerGone(Status.INPUT_MUTATED, "an input differs from what was given after it")
 
 
 def window(asked: Asked, call: int) -> tuple[torch.Tensor, ...]:

@@ -27,11 +27,6 @@ def set_undumpable() -> bool:
     return int(libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)) == 0
 
 
-def open_own_proc() -> None:
-    """Give this process its /proc entry back, which a change of user makes root's."""
-    libc.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
-
-
 def adopt_orphans() -> bool:
     """Become the parent of descendants whose own parent ends, whatever session they fled to."""
     return int(libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)) == 0

@@ -76,10 +76,9 @@ def windows(arguments: Sequence[Run], calls: int, seed: int) -> Iterator[tuple[i
     rng = random.Random(seed)
     for _ in range(calls):
         together = rng.randrange(arguments[0].tensors)
-        yield tuple(_begin(run, together, rng) for run in arguments)
-
-
-def _begin(run: Run, together: int, rng: random.Random) -> int:
-    if not run.alone:
-        return together * run.stride
-    return rng.randrange((run.tensors - 1) * run.size // ALIGN + 1) * ALIGN
+        yield tuple(
+            rng.randrange((run.tensors - 1) * run.size // ALIGN + 1) * ALIGN
+            if run.alone
+            else together * run.stride
+            for run in arguments
+        )

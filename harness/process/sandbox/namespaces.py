@@ -93,7 +93,8 @@ def settle(uid: int | None, contents: private_root.Contents, line: int | None = 
     if second := os.fork():
         _stay(second, line)
     process_tree.die_with_parent()  # after the change of user, which forgets it
-    process_tree.open_own_proc()  # libcuda names its threads there
+    # Its /proc entry, which the change of user made root's: libcuda names its threads there.
+    libc.prctl(process_tree.PR_SET_DUMPABLE, 1, 0, 0, 0)
 
 
 def _stay(second: int, line: int | None) -> None:
