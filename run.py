@@ -11,7 +11,7 @@ from harness.process import bytecode
 if __name__ == "__main__":
     bytecode.use_cache()  # before there is more to compile
 
-from harness.cli.main import exit_code_of, is_campaign, parse_args, run_command
+from harness.cli.main import command_module, exit_code_of, is_campaign, parse_args
 from harness.process import prestart
 
 
@@ -19,7 +19,8 @@ def main(args: argparse.Namespace | None = None) -> int:
     """The story: what is asked, where, by whom; judge and time; keep; rank."""
     args = args or parse_args()
     if args.command != "run":
-        return run_command(args)
+        code: int = command_module(args.command).run(args)
+        return code
     if not is_campaign(args):
         prestart.start_next()  # the judge imports torch while we import
 

@@ -89,11 +89,8 @@ def _by_todays_rule(results: Sequence[Result], among: Iterable[record.Head]) -> 
     wanted = {(place(r), r.speedup.against) for r in old if r.speedup}
     bases, _ = record.read(h for h in among if (place(h), h.entry) in wanted)
     found = {(place(base), base.entry): base for base in bases}
-
-    def base_of(r: Result) -> Result | None:
-        return found.get((place(r), r.speedup.against)) if r.speedup else None
-
-    return [by_todays_rule(r, base_of(r)) for r in results]
+    against = ((place(r), r.speedup.against if r.speedup else "") for r in results)
+    return [by_todays_rule(r, found.get(at)) for r, at in zip(results, against, strict=True)]
 
 
 class SharedRuns:

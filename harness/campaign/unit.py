@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Literal
 
 from harness.catalog.request import Request
-from harness.schema import Case, Entrant, Frozen, Machine
+from harness.schema import Entrant, Frozen, Machine
 
 #: (entry, source_sha256, config): what --resume looks for.
 Asked = tuple[str, str, str]
@@ -83,7 +83,11 @@ def plan_units(
     always = {request.baseline, request.control}  # asked once: it looks at all entrants
     beside = [e for e in request.entrants if e.name in always]
     alone = [e for e in request.entrants if e not in beside] or beside
-    pending = ((entrant, _pending(entrant, request.asked.cases, recorded)) for entrant in alone)
+    names = [case.name for case in request.asked.cases]
+    pending = (
+        (e, tuple(name for name in names if not recorded((e.name, e.source_sha256, name))))
+        for e in alone
+    )
     whole = replace(request, suite=request.suite.model_copy(update={"hidden": 0}))  # of one run
     units: list[Unit] = []
     for cases, group in groupby(pending, key=lambda pair: pair[1]):
@@ -99,13 +103,6 @@ def plan_units(
 def _together(chosen: Sequence[Entrant], beside: Sequence[Entrant]) -> tuple[Entrant, ...]:
     """`chosen`, and those beside them who are none of them."""
     return (*chosen, *(entrant for entrant in beside if entrant not in chosen))
-
-
-def _pending(
-    entrant: Entrant, cases: Sequence[Case], recorded: Callable[[Asked], bool]
-) -> tuple[str, ...]:
-    name, source = entrant.name, entrant.source_sha256
-    return tuple(case.name for case in cases if not recorded((name, source, case.name)))
 
 
 def misfit(unit: Unit, machine: Machine) -> str:

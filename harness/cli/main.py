@@ -283,12 +283,6 @@ def add_command(subparsers: argparse._SubParsersAction[Any], name: str, whole: b
         command_module(name).add_flags(parser)
 
 
-def run_command(args: argparse.Namespace) -> int:
-    """Any command but `run`."""
-    code: int = command_module(args.command).run(args)
-    return code
-
-
 class Stop:
     """What a signal does: the first ends the command, the second waits, the third does not."""
 

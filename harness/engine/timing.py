@@ -119,7 +119,8 @@ def _take(state: State, name: str, case: Case, block: Block, reply: BurstReport)
         return
     if reply.error:
         known.saw(reply.error)
-    known.resembles(reply.likeness)
+    for library, share in reply.likeness.items():  # the largest that was seen
+        known.likeness[library] = max(share, known.likeness.get(library, 0.0))
     if min(reply.calls_ms, default=0.0) < LEAST_MS:
         known.fail(Status.TIME_CLAIM_REJECTED, "claims that a call took no time at all")
         return

@@ -73,11 +73,6 @@ class Evidence:
         if self.status is None:
             self.status, self.reason, self.mismatch = status, reason, mismatch
 
-    def resembles(self, shares: Mapping[str, float]) -> None:
-        """Keep the largest share of bit-equal elements seen beside each library."""
-        for library, share in shares.items():
-            self.likeness[library] = max(share, self.likeness.get(library, 0.0))
-
     def saw(self, error: Error) -> None:
         """Widen the worst numbers seen."""
         self.worst = error if self.worst is None else Error.worst_of([self.worst, error])

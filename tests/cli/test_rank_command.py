@@ -17,6 +17,7 @@ from unittest import mock
 
 import pytest
 
+import run as story
 from harness.board import publish, query, record
 from harness.cli import main
 from harness.cli.results import compare
@@ -299,7 +300,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
-    code = main.run_command(main.parse_args(words))
+    code = story.main(main.parse_args(words))
     return code, capsys.readouterr().out
 
 
@@ -487,7 +488,7 @@ def test_no_text_of_a_record_is_an_order_wherever_it_is_shown(
     said = ["show mine", "show evil", "history mine", "explain mine yours", "compare mine yours"]
     said += ["verify early --audit-only", f"rank --board {board}", f"rank --board {board} --csv -"]
     for words in said:
-        main.run_command(main.parse_args([*words.split(), *told]))
+        story.main(main.parse_args([*words.split(), *told]))
     out, err = capsys.readouterr()
     shown = {path.name: path.read_text() for path in tmp_path.glob("leaderboard*")}
     assert {Path(name).suffix for name in shown} == {".md", ".html"}

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import run
 from harness.board import record
 from harness.board.rank import leaderboard
 from harness.board.render import markdown, page, picture
@@ -141,7 +142,7 @@ def _printed(line: str, results_dir: str) -> str:
     words = [*line.replace("RESULTS", results_dir).split(), "--results", results_dir]
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
-        code = cli_main.run_command(cli_main.parse_args(words))
+        code = run.main(cli_main.parse_args(words))
     text = out.getvalue()
     if "--json" in words:
         text = json.dumps(_short(json.loads(text)), indent=1)

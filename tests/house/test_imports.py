@@ -38,7 +38,7 @@ LAWS = {
     "process.sandbox.usage": {"process.sandbox.folders"},
     "measure.stats": set(),
     "measure.stopping": {"measure.stats"},
-    "measure.two_clocks": {"schema", "process.messages"},
+    "measure.two_clocks": {"schema", "measure.stats"},
     "measure.plan": {"schema", "problems", "problems.base"},
     "measure.telemetry": {"schema"},
     "catalog.source_files": {"errors", "process.sandbox.folders", "process.text"},

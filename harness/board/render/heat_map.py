@@ -81,16 +81,17 @@ def summary(row: Row) -> str:
 
 def text_lines(found: HeatMap, colour: bool = False) -> list[str]:
     """For a terminal: `causal 64   1.11 cudnn  0.97- fa3 …`; a minus: not led."""
-    body = _body(found, _painted if colour else _plain)
+    rows = body(found, _painted if colour else _plain)
     head = ["", *map(length, found.lengths)]
-    widths = [max(len(_bare(row[i])) for row in (head, *body)) for i in range(len(head))]
+    widths = [max(len(_bare(row[i])) for row in (head, *rows)) for i in range(len(head))]
     return [
         "  ".join(c + " " * (w - len(_bare(c))) for c, w in zip(row, widths, strict=True)).rstrip()
-        for row in (head, *body)
+        for row in (head, *rows)
     ]
 
 
-def _body(found: HeatMap, say: Callable[[Cell], str]) -> list[list[str]]:
+def body(found: HeatMap, say: Callable[[Cell], str]) -> list[list[str]]:
+    """Rows of a table below `length` of each column."""
     return [
         [name, *(" / ".join(map(say, f)) or "–" for f in fields)] for name, fields in found.lines
     ]
@@ -112,12 +113,8 @@ def _bare(text: str) -> str:
     return text
 
 
-def markdown_rows(found: HeatMap) -> tuple[list[str], list[list[str]]]:
-    """Head and body of a table; bold: not led."""
-    return ["mask, headdim", *map(length, found.lengths)], _body(found, _in_markdown)
-
-
-def _in_markdown(cell: Cell) -> str:
+def in_markdown(cell: Cell) -> str:
+    """Bold: not led."""
     ratio = f"{cell.ratio.value:.2f}×"
     mark = ratio if cell.led else f"**{ratio}**"
     return f"{number(cell.result.tflops, 0)} · {mark} {library(cell.library)}"

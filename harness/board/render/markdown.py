@@ -112,7 +112,8 @@ def _section(board: Board, picture: str) -> str:
         lines += [f"Bitwise repeatable on every config: {', '.join(names)}.", ""]
     lines += _hidden(board)
     for one in heat_map.maps(board):
-        head, body = heat_map.markdown_rows(one)
+        head = ["mask, headdim", *map(heat_map.length, one.lengths)]
+        body = heat_map.body(one, heat_map.in_markdown)
         lines += [f"### {code(one.row.entry)} beside the best library of each cell", ""]
         lines += [f"{safe(heat_map.summary(one.row))}. {GRID}", "", table(head, body), ""]
     for config in () if board.is_grid else board.configs:

@@ -232,19 +232,15 @@ def kept(pids: Collection[int]) -> tuple[int, int]:
     kinds = ("socket:", "/proc/", EPOLL, *ALARMS)
     found = [(link, name) for link, name in _followed(pids, ("fd",)) if name.startswith(kinds)]
     names = [name for _, name in found]
-    files = [_proc_bytes(name) for name in names if name[0] == "/"]
+    mappings = sum(name[0] == "/" and name.endswith(MAPPINGS) for name in names)
+    listings = sum(LISTING in name for name in names)
+    rest = sum(name[0] == "/" for name in names) - mappings - listings
     sockets = _all_sockets(pids, len({name for name in names if name[0] == "s"}))
     alarms = sum(name in ALARMS for name in names)
     watches = _watches(link for link, name in found if name == EPOLL and alarms)
     watches += alarms * (ALARM_WATCHES + min(watches, THROUGH_EPOLLS))
-    return sum(files) + sockets * SOCKET_BYTES, watches
-
-
-def _proc_bytes(name: str) -> int:
-    """At most what the kernel keeps for that file of /proc while it is open."""
-    if LISTING in name:
-        return LISTING_BYTES
-    return MAPPINGS_BYTES if name.endswith(MAPPINGS) else PROC_BYTES
+    told = listings * LISTING_BYTES + mappings * MAPPINGS_BYTES + rest * PROC_BYTES
+    return told + sockets * SOCKET_BYTES, watches
 
 
 def _watches(epolls: Iterable[str]) -> int:
