@@ -102,7 +102,7 @@ def test_a_suite_says_whether_and_its_question_stays_the_same() -> None:
         assert suite.sha256 == suite.model_copy(update={"hidden": 3}).sha256
 
 
-@pytest.mark.parametrize("key", [bytes([n]) * 32 for n in range(8)])
+@pytest.mark.parametrize("first", range(8))
 @pytest.mark.parametrize(
     "most",
     [
@@ -112,7 +112,7 @@ def test_a_suite_says_whether_and_its_question_stays_the_same() -> None:
         {"heads": 1, "seqlen": 1 << 23, "batch": 4},
     ],
 )
-def test_what_a_suite_may_ask_for_the_engine_takes_back(key: bytes, most: dict[str, int]) -> None:
+def test_what_a_suite_may_ask_for_the_engine_takes_back(first: int, most: dict[str, int]) -> None:
     """Refused when all else was measured, it cost the whole run."""
     cases = [
         Case.model_validate({"name": f"d{d}", "batch": 1, "headdim": d, **most})
@@ -120,7 +120,10 @@ def test_what_a_suite_may_ask_for_the_engine_takes_back(key: bytes, most: dict[s
     ]
     suite = Suite(name="x", cases=tuple(cases), hidden=16)
     found = hidden_cases(
-        suite.cases, suite.hidden, Secret(key).seed, get_problem("attention_forward")
+        suite.cases,
+        suite.hidden,
+        Secret(bytes([first]) * 32).seed,
+        get_problem("attention_forward"),
     )
     told = {"cases": [case.model_dump(mode="json") for case in found]}
     assert understood(told, Drawn).cases == found
