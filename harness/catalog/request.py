@@ -56,6 +56,11 @@ class Request:
         return replace(self, entrants=others, cases=tuple(cases))
 
 
+def reserved(root: Path) -> set[str]:
+    """Names of no submission: a baseline is what others are compared with, run or not."""
+    return {NULL, ALL, *known_names(root / "baselines")}
+
+
 def resolve(
     names: Sequence[str],
     baselines: Sequence[str],
@@ -66,9 +71,8 @@ def resolve(
 ) -> Request:
     """Names → a Request; raises UsageError on a name that two entrants share."""
     problem = get_problem(suite.problem)
-    # A baseline is what others are compared with, run or not: nobody else bears its name.
-    taken = {NULL, ALL, *known_names(root / "baselines")}
-    submissions, refused = gather(names, root / "submissions", Kind.SUBMISSION, problem, taken)
+    folder = root / "submissions"
+    submissions, refused = gather(names, folder, Kind.SUBMISSION, problem, reserved(root))
     entrants = (*submissions, *find_entrants(baselines, root / "baselines", Kind.BASELINE, problem))
     seen: dict[str, Path] = {}
     for each in entrants:

@@ -201,10 +201,7 @@ def listed(folder: Path) -> list[os.DirEntry[str]]:
 
 
 def _must_be_plain(folder: Path, path: PurePosixPath) -> None:
-    """A name of other signs is refused: it stands in messages and in a compiler's command line.
-
-    nvcc hands names to a shell.
-    """
+    """A name of other signs is refused: it stands in messages, and nvcc hands it to a shell."""
     if not path.name.isprintable():
         raise fault(folder / path, "a name that cannot be printed", RENAME)
     if not PLAIN_NAME.fullmatch(path.name):

@@ -145,7 +145,9 @@ def ratio(log_ratios: Sequence[float] | Array, level: float = LEVEL) -> Interval
         return None
     centre = float(_trimmed_means(np.sort(x)[None, :])[0])
     if level == LEVEL and FEWEST_TO_RESAMPLE <= len(x) <= MOST_TO_RESAMPLE:
-        low, high = _bootstrap(x)
+        means = _trimmed_means(np.sort(x[_resampled_indices(len(x))], axis=1))
+        tail = _widened_tail(len(x))
+        low, high = map(float, np.quantile(means, (tail, 1 - tail)))
     else:
         half = _t_quantile(len(x), level) * _trimmed_error(x)
         low, high = centre - half, centre + half
@@ -381,10 +383,3 @@ def _widened_tail(n: int) -> float:
     """Share of resamples to leave out on each side so that n blocks cover what they promise."""
     t = math.sqrt(n / (n - 1)) * float(_imported(SPECIAL).stdtrit(n - 1, 0.5 + LEVEL / 2))
     return float(_imported(SPECIAL).ndtr(-t))
-
-
-def _bootstrap(x: Array) -> tuple[float, float]:
-    means = _trimmed_means(np.sort(x[_resampled_indices(len(x))], axis=1))
-    tail = _widened_tail(len(x))
-    low, high = np.quantile(means, (tail, 1 - tail))
-    return float(low), float(high)

@@ -18,6 +18,7 @@ from typing import Any
 from harness.problems.base import Problem, TensorSpec
 from harness.process.cuda.arena_layout import aligned, nbytes
 from harness.schema import HIDDEN_PREFIX, MOST_CALLS, Case, Claims
+from harness.schema.suite import MOST_HEADS, MOST_SEQLEN
 
 MOST_MORE_KEYS = 77  # than queries, where a case has more: the mask ends inside a tile
 PACKED = ((129, 1, 17, 64), (1, 333, 1))  # lengths off the tile; a sequence of one token
@@ -119,6 +120,7 @@ def hidden_cases(
 def _shape(beside: Sequence[Case], drawn: Mapping[str, int]) -> Case:
     """One shape of the headdim that all of `beside` have; lengths scale with their tokens."""
     tokens = max(case.batch * case.seqlen for case in beside)
+    tokens = min(tokens, MOST_SEQLEN * PAPER_TOKENS // LENGTHS[1])
     like = max(beside, key=lambda case: case.heads)
     groups = like.kv_heads or like.heads  # of query heads that share a head of k and v
     shortest, longest = (max(2, tokens * length // PAPER_TOKENS) for length in LENGTHS)
@@ -127,6 +129,7 @@ def _shape(beside: Sequence[Case], drawn: Mapping[str, int]) -> Case:
     seqlen = low + drawn["seqlen"] % (min(2 * low, longest + 1) - low)
     seqlen += seqlen % TILE == 0
     fewest, most = (max(1, groups * quarters // 4) for quarters in HEADS)
+    most = min(most, MOST_HEADS * groups // like.heads)
     kv_heads = fewest + drawn["heads"] % (most - fewest + 1)
     return beside[0].model_copy(
         update={

@@ -21,6 +21,7 @@ from harness.process.text import cut, plain_text, shown
 from harness.process.wire import Message
 from harness.schema import MOST_CALLS, MOST_PAUSES, Case, Error, Pause, Status
 from harness.schema.mismatch import Mismatch
+from harness.schema.suite import MOST_HIDDEN
 
 MOST_LINES = 64
 MESSAGE_BYTES = 8000
@@ -139,7 +140,7 @@ class Asked(_Crossing):
 class Drawn(_Crossing):
     """Shapes that follow from the secret in force."""
 
-    cases: Annotated[tuple[Case, ...], Field(strict=False, max_length=MOST_LINES)]
+    cases: Annotated[tuple[Case, ...], Field(strict=False, max_length=MOST_HIDDEN)]
 
 
 class Revealed(_Crossing):

@@ -9,10 +9,11 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from harness.schema.common import MOST_BLOCKS, MOST_CALLS, Dtype, Frozen, Limit, Name, Shaped
 
-MOST_SEQLEN = 1 << 24
+MOST_SEQLEN, MOST_HEADS = 1 << 24, 1 << 16
 MOST_SUSTAINED_S = 60
 MOST_SEQUENCES = 4096  # of all packed rows of a suite
 MOST_CASES = 128  # 66 KiB with those lengths: with a manifest one message, harness/process/wire.py
+MOST_HIDDEN = 64  # shapes of a run
 #: Of a case that a run draws from its secret; no suite may use it.
 HIDDEN_PREFIX = "hidden_"
 
@@ -36,13 +37,13 @@ class Case(Shaped):
 
     name: Name
     batch: int = Field(ge=1, le=65536)
-    heads: int = Field(ge=1, le=65536)
+    heads: int = Field(ge=1, le=MOST_HEADS)
     seqlen: int = Field(ge=1, le=MOST_SEQLEN)
     headdim: int = Field(ge=8, le=512)
     causal: bool = True
     dtype: Dtype = Dtype.FP16
     burst: int = Field(default=4, ge=1, le=MOST_CALLS)
-    kv_heads: int | None = Field(default=None, ge=1, le=65536)
+    kv_heads: int | None = Field(default=None, ge=1, le=MOST_HEADS)
     seqlen_k: int | None = Field(default=None, ge=1, le=MOST_SEQLEN)
     seqlens: tuple[Annotated[int, Field(ge=1, le=MOST_SEQLEN)], ...] = Field(
         default=(), max_length=MOST_SEQUENCES
@@ -163,6 +164,13 @@ class Suite(Frozen):
         if (packed := sum(len(case.seqlens) for case in cases)) > MOST_SEQUENCES:
             raise ValueError(f"{packed} packed sequences; write at most {MOST_SEQUENCES} in all")
         return cases
+
+    @field_validator("hidden")
+    @classmethod
+    def _one_message(cls, hidden: int, info: ValidationInfo) -> int:
+        if (drawn := hidden * len({c.headdim for c in info.data.get("cases", ())})) > MOST_HIDDEN:
+            raise ValueError(f"{drawn} for all headdims together; at most {MOST_HIDDEN}")
+        return hidden
 
     @property
     def sha256(self) -> str:

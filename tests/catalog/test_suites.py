@@ -94,6 +94,9 @@ def test_an_unknown_suite_offers_the_nearest() -> None:
         load_suite("smok", CONFIGS)
 
 
+HEADDIMS = "".join(CASE.format(d).replace("m: 64", f"m: {d}") for d in (32, 64, 96, 128, 256))
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -118,6 +121,7 @@ def test_an_unknown_suite_offers_the_nearest() -> None:
         (f"problem: attention_foward\n{SOUND}", "unknown.*'attention_forward'"),
         (f"{SOUND}limits: {{burst_s: .inf}}\n", ":4: limits.burst_s: .*inf"),
         (f"{SOUND}heat_ms: .nan\n", ":4: heat_ms: .*nan"),
+        (f"name: x\ncases:\n{HEADDIMS}hidden: 13\n", ":8: hidden: .*65 for all headdims.*64"),
         (f"{SOUND}blocks: 3\nblocks: 4\n", ":5: 'blocks' is written twice"),
     ],
 )

@@ -73,6 +73,17 @@ def test_a_name_that_is_no_folder_gets_a_better_one(root: Path, name: str, near:
         call(init, "init", name)
 
 
+@pytest.mark.parametrize("name", ["all", "null", "sdpa", "own_baseline"])
+def test_a_name_that_no_submission_may_bear_gets_no_folder(root: Path, name: str) -> None:
+    (root / "baselines" / "own_baseline").mkdir(parents=True)
+    (root / "baselines" / "own_baseline" / "manifest.yaml").write_text("name: own_baseline\n")
+    with pytest.raises(UsageError, match=f"'{name}' stands for a baseline"):
+        call(init, "init", name)
+    assert not (root / "submissions").exists()
+    assert call(init, "init", name, "--project") == 0  # a project may be called so
+    assert call(init, "init", "mine") == 0
+
+
 def test_a_template_that_is_missing(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(init, "HOME", root)
     with pytest.raises(UnavailableError, match="no triton template"):

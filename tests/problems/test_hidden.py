@@ -15,7 +15,8 @@ from harness.judge.secret import Secret
 from harness.problems import get_problem
 from harness.problems.base import Probe
 from harness.problems.shapes import hidden_cases
-from harness.schema import Case, Claims
+from harness.process.messages import Drawn, understood
+from harness.schema import Case, Claims, Suite
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 SECRETS = st.binary(min_size=32, max_size=32)
@@ -136,6 +137,33 @@ def test_a_suite_says_whether_and_its_question_stays_the_same() -> None:
         suite = load_suite(name, CONFIGS)
         assert bool(suite.hidden) == name.startswith("fa3")
         assert suite.sha256 == suite.model_copy(update={"hidden": 3}).sha256
+
+
+@pytest.mark.parametrize("first", range(8))
+@pytest.mark.parametrize(
+    "most",
+    [
+        {"heads": 65536, "seqlen": 64},
+        {"heads": 60000, "kv_heads": 20000, "seqlen": 64},
+        {"heads": 1, "seqlen": 1 << 24},
+        {"heads": 1, "seqlen": 1 << 23, "batch": 4},
+    ],
+)
+def test_what_a_suite_may_ask_for_the_engine_takes_back(first: int, most: dict[str, int]) -> None:
+    """Refused when all else was measured, it cost the whole run."""
+    cases = [
+        Case.model_validate({"name": f"d{d}", "batch": 1, "headdim": d, **most})
+        for d in (32, 64, 128, 256)
+    ]
+    suite = Suite(name="x", cases=tuple(cases), hidden=16)
+    found = hidden_cases(
+        suite.cases,
+        suite.hidden,
+        Secret(bytes([first]) * 32).seed,
+        get_problem("attention_forward"),
+    )
+    told = {"cases": [case.model_dump(mode="json") for case in found]}
+    assert understood(told, Drawn).cases == found
 
 
 def test_no_suite_may_name_a_case_like_a_hidden_one(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import yaml
 
 from harness import __version__
+from harness.catalog.request import reserved
 from harness.errors import Exit, UnavailableError, UsageError, typed
 from harness.process.project import HOME, VARIABLE, find
 
@@ -59,6 +60,8 @@ def run(args: argparse.Namespace) -> int:
         _start(folder / "submissions" / FIRST, source, args)
         print(f"next: cd {args.name} && attnboard run {FIRST}")
         return Exit.OK
+    if args.name in reserved(root):
+        raise UsageError(f"'{args.name}' stands for a baseline, or for all", "take another name")
     target = root / "submissions" / args.name
     _must_be_free(target, f"python run.py --submission {args.name}, or take another name")
     _start(target, source, args)

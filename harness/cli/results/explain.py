@@ -185,21 +185,18 @@ def _triton_note(cubin: Path) -> dict[str, int]:
         note = json.loads(_plain_file(cubin.with_suffix(".json"), MOST_NOTE_BYTES))
     except (UsageError, ValueError, RecursionError):
         return {}
-    fields = ("shared", "num_warps")
     return {
         key: note[key]
-        for key in fields
+        for key in ("shared", "num_warps")
         if isinstance(note, dict) and isinstance(note.get(key), int) and 0 <= note[key] < 1 << 31
     }
 
 
 def _cuobjdump() -> str:
-    if found := shutil.which("cuobjdump"):
-        return found
     spec = importlib.util.find_spec("triton")
     folder = Path(spec.origin).parent if spec and spec.origin else Path()
-    packed = folder / "backends" / "nvidia" / "bin" / "cuobjdump"
-    return str(packed) if packed.exists() else ""
+    packed = folder / "backends" / "nvidia" / "bin"
+    return shutil.which("cuobjdump") or shutil.which("cuobjdump", path=packed) or ""
 
 
 def _usage(tool: str, folder: Path, many: int) -> list[str]:

@@ -279,8 +279,11 @@ def main() -> int:
     rules = from_plain(json.loads(told))
     try:
         leave(rules)
-        if rules.level == 2 and (first := os.fork()):
-            return _wait_for(first)
+        if rules.level == 2 and (first := os.fork()):  # waits, and holds nothing handed down
+            process_tree.die_with_parent()
+            os.closerange(3, 1 << 16)
+            code = os.waitstatus_to_exitcode(os.waitpid(first, 0)[1])
+            return code if code >= 0 else namespaces.BY_SIGNAL - code
         enter(rules)
     except UnavailableError as error:
         print(error, file=sys.stderr)
@@ -288,14 +291,6 @@ def main() -> int:
     if rules.chdir:
         os.chdir(rules.chdir)
     return os.execvp(words[0], words)
-
-
-def _wait_for(first: int) -> int:
-    """Let go of everything that was handed down, wait, return the exit code."""
-    process_tree.die_with_parent()
-    os.closerange(3, 1 << 16)
-    code = os.waitstatus_to_exitcode(os.waitpid(first, 0)[1])
-    return code if code >= 0 else namespaces.BY_SIGNAL - code
 
 
 if __name__ == "__main__":
