@@ -153,8 +153,7 @@ def _copied(cache: Path, result: Result, folder: Path) -> list[dict[str, int]]:
     notes: list[dict[str, int]] = []
     for _, path in sorted(_cubins(cache, result))[-MOST_BINARIES:]:
         with contextlib.suppress(UsageError):
-            body = _plain_file(path, MOST_BINARY_BYTES)
-            (folder / f"{len(notes)}.cubin").write_bytes(body)
+            (folder / f"{len(notes)}.cubin").write_bytes(_plain_file(path, MOST_BINARY_BYTES))
             notes.append(_triton_note(path))
     return notes
 
