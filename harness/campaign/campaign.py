@@ -137,8 +137,7 @@ class Campaign:
             if told.op == "gone":
                 self.builds.discard(told.label)
             return
-        account = self.live.get(told.label)
-        if account is None:
+        if (account := self.live.get(told.label)) is None:
             return  # an attempt that is over
         if told.op in {"began", "hello"}:
             account.deadline = min(account.deadline, time.monotonic() + account.unit.limit_s)

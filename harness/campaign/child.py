@@ -102,8 +102,7 @@ def main() -> int:
 def carry_out(unit: Unit, gpu: str, events: EventWriter) -> int:
     """The run of `unit` on the GPU it was given."""
     machine = machine_of(gpu if unit.request.suite.device == "gpu" else "none")
-    lack = misfit(unit, machine)
-    if lack:
+    if lack := misfit(unit, machine):
         raise UnavailableError(lack)
     try:
         entrants = tuple(map(catalog_entrants.read_again, unit.request.entrants))

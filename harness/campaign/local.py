@@ -146,8 +146,7 @@ class Local:
 
     def _read(self, child: _Running) -> list[Told]:
         assert child.process.stdout
-        data = os.read(child.process.stdout.fileno(), READ_BYTES)
-        if not data:
+        if not (data := os.read(child.process.stdout.fileno(), READ_BYTES)):
             return [self._reap(child)]
         child.rest += data
         if b"\n" not in data:

@@ -26,14 +26,12 @@ def choose_gpus(
 ) -> list[str]:
     """Indices, as text, of the first `count` visible GPUs from `first` on that fit (None: all)."""
     there = [index for index in visible(gpu_uuids()) if index >= first]
-    here = [index for index in there if fits(inspect_machine(index))]
-    if not here:
+    if not (here := [index for index in there if fits(inspect_machine(index))]):
         what = f"none of {len(there)} GPUs here fits" if there else "no GPU is visible here"
         raise UnavailableError(f"--engine local: {what}", "python run.py doctor")
     if count is not None and count > len(here):
-        raise UsageError(
-            f"--gpus {count}: {len(here)} such GPUs here", f"use --gpus {len(here)} or --gpus all"
-        )
+        hint = f"use --gpus {len(here)} or --gpus all"
+        raise UsageError(f"--gpus {count}: {len(here)} such GPUs here", hint)
     return [str(index) for index in here[:count]]
 
 

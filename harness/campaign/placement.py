@@ -108,8 +108,7 @@ def run_campaign(
         executor = placement.make_executor(request)
         builders = 0 if request.suite.device == "cpu" else placement.builders
         runs = {head.run for head in record.heads(results)[0]}
-        lost = Campaign(executor, units, save, view, builders, runs).run()
-        if lost:
+        if lost := Campaign(executor, units, save, view, builders, runs).run():
             raise HarnessError(
                 f"{lost} units died on every attempt; their rows say HARNESS_ERROR and why",
                 "the same command with --resume tries them again",

@@ -45,9 +45,8 @@ class RayCluster:
             raise UnavailableError(f"--engine ray: {cause}", hint) from None
         there = int(ray.cluster_resources().get("CPU" if on_cpu else "GPU", 0))
         if not there and count is None:
-            raise UnavailableError(
-                "--engine ray: the cluster has no GPU now", "give --gpus N to wait for some"
-            )
+            hint = "give --gpus N to wait for some"
+            raise UnavailableError("--engine ray: the cluster has no GPU now", hint)
         self.places = min(count or there, there) if there else count or 0
         self.window = count or (AHEAD * there)  # a cluster may grow while it runs
         self._task = ray.remote(num_returns="streaming", max_retries=0)(_carry_out())
@@ -140,8 +139,7 @@ def _carry_out() -> Callable[[str, list[str], str], Iterator[list[bytes]]]:
                 while True:  # in steps, so that a cancellation is heard between two of them
                     if not select.select([process.stdout], [], [], 1.0)[0]:
                         continue
-                    data = os.read(process.stdout.fileno(), 1 << 16)
-                    if not data:
+                    if not (data := os.read(process.stdout.fileno(), 1 << 16)):
                         break
                     *lines, rest = (rest + data).split(b"\n")
                     if len(rest) > most_bytes:

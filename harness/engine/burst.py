@@ -138,8 +138,7 @@ def end_woken(state: State, case: Case) -> list[str]:
     found = []
     for name, worker in state.workers.items():
         watched = worker.attached and worker.entrant.kind is Kind.SUBMISSION
-        fault = worker.child.ran_paused() if watched else ""
-        if fault:
+        if fault := worker.child.ran_paused() if watched else "":
             status = Status.LEFT_WORK_RUNNING if worker.alive else Status.CRASHED
             reply = reap(state, worker, BurstReport(status=status, message=fault))
             state.record(name, case).fail(reply.status, reply.message)
@@ -176,9 +175,8 @@ def _disturbed(state: State, name: str, question: Question) -> bool:
     """Ask; does something compute meanwhile, or keep what a process that has ended had there?"""
     dead = state.quiet.ownerless() if question.timed else set()
     time.sleep(CLEARED_UP_S if dead else 0.0)
-    return _ask(state, name, question) > MOST_GAP_MS or bool(
-        dead and dead & state.quiet.ownerless()
-    )
+    gap_ms = _ask(state, name, question)
+    return gap_ms > MOST_GAP_MS or bool(dead and dead & state.quiet.ownerless())
 
 
 def settle(state: State) -> None:

@@ -26,9 +26,8 @@ class BrokenRun(HarnessError):
     """The judge failed in the turn of `entrant`, whose rows are written; `open_cases` are left."""
 
     def __init__(self, entrant: str, open_cases: Sequence[str], why: str) -> None:
-        super().__init__(
-            f"the judge failed in the turn of {entrant}: {why}", f"run {entrant} alone"
-        )
+        said = f"the judge failed in the turn of {entrant}: {why}"
+        super().__init__(said, f"run {entrant} alone")
         self.entrant, self.open_cases = entrant, tuple(open_cases)
 
 

@@ -79,9 +79,8 @@ class State:
     @cached_property
     def sizes(self) -> tuple[int, int]:
         """Bytes of the shared input and output arenas, which fit every burst of this run."""
-        return arena_sizes(
-            self.problem, wanted_probes(self.suite, self.problem, self.workers.values())
-        )
+        probes = wanted_probes(self.suite, self.problem, self.workers.values())
+        return arena_sizes(self.problem, probes)
 
     def record(self, name: str, case: Case) -> Evidence:
         """The evidence of one (entrant, case)."""
@@ -108,9 +107,8 @@ class State:
 
     def submissions(self) -> list[str]:
         """Who is judged here; the others are there to be compared with."""
-        return [
-            name for name, worker in self.workers.items() if worker.entrant.kind is Kind.SUBMISSION
-        ]
+        every = self.workers.items()
+        return [name for name, worker in every if worker.entrant.kind is Kind.SUBMISSION]
 
     def nobody_left(self, case: Case) -> bool:
         """Whether every submission failed `case` or does not claim it: nobody waits for baselines.

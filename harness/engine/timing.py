@@ -45,8 +45,7 @@ def run_block(state: State, case: Case, block: Block) -> None:
     ran while it was stopped.
     """
     alive = [name for name in block.order if state.record(name, case).status is None]
-    strangers = _wait_until_alone(state) if alive else []
-    if strangers:
+    if strangers := _wait_until_alone(state) if alive else []:
         why = f"on the GPU, and none of this run: process {', '.join(strangers)}"
         state.fail_all(case, Status.CONTENDED, why)
         return

@@ -133,13 +133,11 @@ class WorkerLink:
         try:
             wire.send(self.sock, message, fds, timeout_s)
         except wire.PeerSilent:
-            raise WorkerGone(
-                Status.TIMED_OUT, f"'{message['op']}' was not read in {timeout_s:.0f} s"
-            ) from None
+            said = f"'{message['op']}' was not read in {timeout_s:.0f} s"
+            raise WorkerGone(Status.TIMED_OUT, said) from None
         except wire.PeerClosed:
-            raise WorkerGone(
-                Status.CRASHED, f"the process ended before '{message['op']}'"
-            ) from None
+            said = f"the process ended before '{message['op']}'"
+            raise WorkerGone(Status.CRASHED, said) from None
 
     def answer(self, op: str, timeout_s: float, waited_for: str = "") -> WorkerReply:
         """Await the reply to `op`; raise WorkerGone on anything but a valid one."""
@@ -204,18 +202,15 @@ class WorkerLink:
             withheld.restore()
 
         if len(reply.calls_ms) != inputs.calls or len(reply.strides) != inputs.calls:
-            raise WorkerGone(
-                Status.INVALID_SUBMISSION, f"{len(reply.calls_ms)} times for {inputs.calls} calls"
-            )
+            said = f"{len(reply.calls_ms)} times for {inputs.calls} calls"
+            raise WorkerGone(Status.INVALID_SUBMISSION, said)
         flat = [strides for call in reply.strides for strides in call]
         if len(flat) != len(held):
-            raise WorkerGone(
-                Status.INVALID_SUBMISSION, f"{len(flat)} outputs, expected {len(held)}"
-            )
+            said = f"{len(flat)} outputs, expected {len(held)}"
+            raise WorkerGone(Status.INVALID_SUBMISSION, said)
         if not same_bits(hidden, shared_in):
-            raise WorkerGone(
-                Status.INPUT_MUTATED, "an input differs from what was given after the burst"
-            )
+            said = "an input differs from what was given after the burst"
+            raise WorkerGone(Status.INPUT_MUTATED, said)
         outs = [_read(tensor, strides) for tensor, strides in zip(held, flat, strict=True)]
         return self._verify(inputs, outs, flat, reply, t2_ms), outs
 
@@ -285,19 +280,14 @@ class WorkerLink:
         held = []
         for offset, size in zip(sampled.offsets, inputs.output_bytes, strict=True):
             if offset % 2 or not 0 <= offset <= self.outputs.room.numel() - size:
-                raise WorkerGone(
-                    Status.INVALID_SUBMISSION, f"an output at byte {offset} of its memory"
-                )
+                said = f"an output at byte {offset} of its memory"
+                raise WorkerGone(Status.INVALID_SUBMISSION, said)
             held.append(self.outputs.room[offset : offset + size].clone())
         if (late := sampled.differing(held)) is not None:
-            raise WorkerGone(
-                Status.INCORRECT, f"{inputs.which(late)} changed after it was said to be done"
-            )
-        specs = list(inputs.specs_out) * inputs.calls
-        return [
-            tensor.view(DTYPES[spec.dtype]).view(spec.shape)
-            for tensor, spec in zip(held, specs, strict=True)
-        ]
+            said = f"{inputs.which(late)} changed after it was said to be done"
+            raise WorkerGone(Status.INCORRECT, said)
+        pairs = zip(held, list(inputs.specs_out) * inputs.calls, strict=True)
+        return [tensor.view(DTYPES[spec.dtype]).view(spec.shape) for tensor, spec in pairs]
 
     def _ungated(
         self, inputs: Inputs, copies: Copies, withheld: Withheld, timeout_s: float
@@ -327,18 +317,16 @@ class WorkerLink:
             return BurstReport(status=Status.PASSED, calls_ms=reply.calls_ms, t2_ms=t2_ms)
         references = [ref for call in inputs.references for ref in call]
         errors = [error_of(out, reference) for out, reference in zip(outs, references, strict=True)]
-        overall = Error.worst_of(errors)
+        overall, limit = Error.worst_of(errors), inputs.contract_limit
         status, message, bad = Status.PASSED, "", -1
         if not overall.finite:
             bad = next(i for i, error in enumerate(errors) if not error.finite)
             status = Status.NONFINITE
             message = f"{inputs.which(bad)} of the burst holds NaN or infinity"
-        elif differs(overall.max_diff, inputs.contract_limit):
+        elif differs(overall.max_diff, limit):
             bad = max(range(len(errors)), key=lambda i: errors[i].max_diff)
             of = f" of {inputs.which(bad)}" if len(inputs.specs_out) > 1 else ""
-            message = (
-                f"max diff {overall.max_diff:.3g}{of}, must be below {inputs.contract_limit:g}"
-            )
+            message = f"max diff {overall.max_diff:.3g}{of}, must be below {limit:g}"
             status = Status.INCORRECT
         mismatch = None if bad < 0 else located(inputs, errors, bad, outs[bad])
         if mismatch:

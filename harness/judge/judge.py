@@ -109,8 +109,9 @@ class Judge:
     def _inputs(self, message: wire.Message) -> wire.Message:
         """Draw the K secret calls of one worker's burst and answer them, before it may run."""
         self.current = None  # frees the last turn's tensors first
-        watch = self._watch() if message["watched"] else None
-        if watch:
+        watch: Watch | None = None
+        if message["watched"]:
+            watch = self.watch = self.watch or Watch()
             watch.begin()
         case = Case.model_validate(message["case"])
         kwargs = dict(message["kwargs"])
@@ -158,10 +159,6 @@ class Judge:
             link.rehearse(self.current)
         return {"ok": True, "gap_ms": watch.longest_gap_ms() if watch else 0.0}
 
-    def _watch(self) -> Watch:
-        self.watch = self.watch or Watch()
-        return self.watch
-
     def _references(
         self,
         inputs: tuple[torch.Tensor, ...],
@@ -172,18 +169,13 @@ class Judge:
     ) -> tuple[Reference, ...]:
         contract = self.tensors.contract(inputs, kwargs)
         if whole:
-            exact = self.tensors.exact(inputs, kwargs)
-            return tuple(
-                Reference(c, e, scaled=scaled) for c, e in zip(contract, exact, strict=True)
-            )
+            pairs = zip(contract, self.tensors.exact(inputs, kwargs), strict=True)
+            return tuple(Reference(c, exact, scaled=scaled) for c, exact in pairs)
         # Every output is compared whole with SDPA's; float64 costs 30 times that, so some secret
         # rows of it.
         generator = torch.Generator(self.device).manual_seed(self.secret.seed(f"{label}/rows"))
-        sampled = self.tensors.exact_rows(inputs, kwargs, generator)
-        return tuple(
-            Reference(c, exact, rows, scaled)
-            for c, (rows, exact) in zip(contract, sampled, strict=True)
-        )
+        each = zip(contract, self.tensors.exact_rows(inputs, kwargs, generator), strict=True)
+        return tuple(Reference(c, exact, rows, scaled) for c, (rows, exact) in each)
 
     def _burst(self, message: wire.Message) -> wire.Message:
         if self.current is None:

@@ -41,8 +41,7 @@ def error_of(out: torch.Tensor, reference: Reference) -> Error:
     """
     if reference.of_rows:
         return _of_rows(out, reference.exact)
-    scaled = reference.scaled
-    contract = reference.contract
+    scaled, contract = reference.scaled, reference.contract
     # One float32 tensor of the output's size and few passes over it: this is most of what a turn
     # costs.
     drift = out.to(torch.float32, copy=True).sub_(contract)

@@ -26,8 +26,7 @@ class Sampled:
         sizes: bytes of each output.
         """
         self._room, self._table = room.view(torch.int16), table
-        generator = torch.Generator(room.device)
-        generator.manual_seed(random.SystemRandom().getrandbits(63))
+        generator = torch.Generator(room.device).manual_seed(random.SystemRandom().getrandbits(63))
         self._each = max(1, WORDS // len(sizes))  # words of one output
         inside = [
             torch.randint(0, size // 2, (self._each,), generator=generator, device=room.device)

@@ -34,15 +34,9 @@ from typing import Any
 
 import torch
 
+from harness.judge import burst
 from harness.judge.alone import SmCycles
-from harness.judge.burst import (
-    WorkerGone,
-    WorkerLink,
-    differs,
-    prepare_message,
-    require_dense,
-    same_bits,
-)
+from harness.judge.burst import WorkerGone, WorkerLink, prepare_message, require_dense
 from harness.judge.inputs import Inputs
 from harness.judge.sampled import Sampled
 from harness.process.cuda.arena_layout import Run, nbytes, runs, windows
@@ -152,7 +146,7 @@ def run_stretch(link: WorkerLink, asked: Asked, timeout_s: float) -> StretchRepo
         _place(link, asked)
         found = _gpu(link, asked, timeout_s) if link.gate else _cpu(link, asked, timeout_s)
         own, given = zip(*_pairs(link, asked), strict=True)
-        if not same_bits(own, given):
+        if not burst.same_bits(own, given):
             raise WorkerGone(Status.INPUT_MUTATED, "an input differs from what was given after it")
     except WorkerGone as gone:
         return StretchReport(**dict(gone.report))
@@ -399,7 +393,7 @@ def _require(
     largest = difference.abs().max()
     if asked.scaled:
         largest = largest / right.abs().max().clamp_min(tiny)
-    if differs(float(largest), limit):
+    if burst.differs(float(largest), limit):
         said = f"max diff {float(largest):.3g} of {name}, must be below {limit:g}"
         raise WorkerGone(Status.INCORRECT, said)
     size = torch.linalg.vector_norm(right).clamp_min(tiny)

@@ -32,8 +32,7 @@ class Withheld:
         """
         self._room = room.view(torch.int16)
         self._own: dict[int, tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = {}
-        generator = torch.Generator(room.device)
-        generator.manual_seed(random.SystemRandom().getrandbits(63))
+        generator = torch.Generator(room.device).manual_seed(random.SystemRandom().getrandbits(63))
         nowhere = torch.empty(0, dtype=torch.int64, device=room.device)
         where, right = [nowhere], [nowhere.to(torch.int16)]
         for tensor, copy in pairs:

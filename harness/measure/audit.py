@@ -17,19 +17,11 @@ from itertools import islice, zip_longest
 from typing import Any
 
 from harness import PROTOCOL
-from harness.measure import stats
+from harness.measure import stats, verdict
 from harness.measure.evenness import lasting
 from harness.measure.gpu_specs import peak_tflops
 from harness.measure.two_clocks import OVERTOLD, clock_tolerance
-from harness.measure.verdict import (
-    GATHERED,
-    MIN_BLOCKS,
-    Evidence,
-    RunFacts,
-    conclude_case,
-    drift_pct,
-    trusted_of,
-)
+from harness.measure.verdict import Evidence, RunFacts, conclude_case, drift_pct, trusted_of
 from harness.problems import get_problem
 from harness.schema import CLAIM_PCT, Case, Claims, Entrant, Kind, Manifest, Result, Status, Suite
 
@@ -75,9 +67,8 @@ def audited(
     except ValueError as error:  # a figure that no row can hold
         return {}, [(name, f"no row can be made of it: {error}"[:300]) for name in rows]
     bursts = Counter((s.calls_ms, s.t2_ms) for row in rows.values() for s in row.samples)
-    blocks = {
-        n: {s.block for s in r.samples} for n, r in again.items() if r.status is Status.PASSED
-    }
+    passed = {name: row for name, row in again.items() if row.status is Status.PASSED}
+    blocks = {name: {s.block for s in row.samples} for name, row in passed.items()}
     faults, every = [], set[int]().union(*blocks.values())
     for name, row in rows.items():
         why = [*differences(row, again[name]), *doubts(again[name], suite, cut)]
@@ -114,7 +105,7 @@ def _of_run(rows: Mapping[str, Result], asked: Asked) -> Iterator[tuple[str, Res
 def _evidence(row: Result, entrant: Entrant, asked: Asked) -> Evidence:
     """What its run gathered: the leaves of `row` that follow from nothing else."""
     problem, claims = asked.facts.problem, entrant.manifest.claims
-    told = {name: getattr(row, name) for name in (*GATHERED, "deterministic")}
+    told = {name: getattr(row, name) for name in (*verdict.GATHERED, "deterministic")}
     if row.status not in CONCLUDED:
         told |= {name: getattr(row, name) for name in ("status", "reason", "mismatch")}
     kept = {"energy_j": None} | ({"late": False} if asked.control else {})
@@ -172,17 +163,16 @@ def doubts(row: Result, suite: Suite, cut: bool = False) -> list[str]:
     """Why what is told as measured is nothing that a run of `suite` measures."""
     hidden, passed = row.case.hidden, row.status is Status.PASSED
     planned = max(5, suite.blocks // 2) if hidden else suite.blocks
-    fewest = MIN_BLOCKS if cut else math.ceil(FEWEST_BLOCKS * planned)
+    fewest = verdict.MIN_BLOCKS if cut else math.ceil(FEWEST_BLOCKS * planned)
     most = int(MOST_BLOCKS * suite.blocks)
     timed, error = passed and row.machine.has_gpu, row.error
     contract = get_problem(row.problem).limits(row.case.dtype).contract
     right = error is not None and (
         error.finite and 0 <= error.max_diff < contract and error.rel_l2 >= 0 <= error.worst_row
     )  # NaN is not
+    whole = all(len(s.calls_ms) == row.case.burst for s in row.samples)
     checks = {
-        "a sample does not hold one time per call": all(
-            len(s.calls_ms) == row.case.burst for s in row.samples
-        ),
+        "a sample does not hold one time per call": whole,
         "a block occurs twice": len({s.block for s in row.samples}) == len(row.samples),
         f"more than {most} blocks": len(row.samples) <= most,
         f"fewer than {fewest} blocks": not passed or row.blocks >= fewest,
@@ -199,13 +189,11 @@ def doubts(row: Result, suite: Suite, cut: bool = False) -> list[str]:
     }
     if row.machine.has_gpu and (told := row.sustained) and told.latency_ms and told.claimed_ms:
         calls, spent_ms = (sum(pause[i] for pause in told.pauses) for i in (1, 0))
-        least = 1 - (CLAIM_PCT + READS_PCT) / 100 - 1 / max(1, told.calls)
+        least_ms = told.latency_ms * (1 - (CLAIM_PCT + READS_PCT) / 100 - 1 / max(1, told.calls))
         off_ms = abs(spent_ms - calls * told.latency_ms)
         peak = peak_tflops(row.machine) or math.inf
         checks |= {  # what judge/stretch.py asks of one
-            "its stretch: longer outside than claimed inside": (
-                told.claimed_ms >= told.latency_ms * least
-            ),
+            "its stretch: longer outside than claimed inside": told.claimed_ms >= least_ms,
             "its stretch: its pauses are not its calls": calls == told.calls and told.checked > 0,
             "its stretch: its pauses are not its time": off_ms <= READS_PCT / 100 * spent_ms,
             "its stretch: faster than the chip": (told.tflops or 0.0) <= peak,

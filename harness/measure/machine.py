@@ -73,8 +73,7 @@ def inspect_machine(gpu: int | Literal["auto"] | None = AUTO) -> Machine:
     with nvml() as lib:
         if lib is None or index is None or lib.nvmlDeviceGetCount() == 0:
             return Machine(**base)
-        count = lib.nvmlDeviceGetCount()
-        if index >= count:
+        if index >= (count := lib.nvmlDeviceGetCount()):
             raise UnavailableError(
                 f"--gpu {index}: this machine has {count}", f"use --gpu 0 … {count - 1}"
             )

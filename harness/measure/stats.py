@@ -308,15 +308,13 @@ def findings(times_ms: Mapping[int, float]) -> Mapping[str, str]:
 def _findings(times_ms: tuple[tuple[int, float], ...]) -> Mapping[str, str]:
     found: dict[str, str] = {}
     values = [time for _, time in times_ms]
-    camps = modes(values) if values else None
-    if camps:
+    if camps := modes(values) if values else None:
         found["bimodal"] = f"two camps of times, about {camps[0]:.4g} ms and {camps[1]:.4g} ms"
     change = drift(values) if values else None
     if change is not None:
         slower = "slower" if change > 0 else "faster"
         found["drift"] = f"the last third is {abs(change):.1%} {slower} than the first"
-    marked = () if camps else outliers(dict(times_ms))
-    if marked:
+    if marked := () if camps else outliers(dict(times_ms)):
         found["outliers"] = f"{len(marked)} of {len(values)} blocks lie far from the rest"
     return found
 

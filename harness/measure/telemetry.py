@@ -134,11 +134,8 @@ class Step:
 
 def mean_power(readings: Sequence[Reading], since_s: float, until_s: float) -> Power | None:
     """Between two moments; None without a counter, or where it moved too seldom."""
-    told = []
-    for steps in _steps(readings):
-        inside = [step for step in steps if since_s <= step.at_s <= until_s]
-        if len(inside) > 1:
-            told.append((inside[0], inside[-1]))
+    inside = ([s for s in steps if since_s <= s.at_s <= until_s] for steps in _steps(readings))
+    told = [(steps[0], steps[-1]) for steps in inside if len(steps) > 1]
     if not told:
         return None
     first, last = max(told, key=lambda ends: ends[1].at_s - ends[0].at_s)

@@ -121,17 +121,11 @@ def check_clocks(
         gap_ms=statistics.median(gaps),
         pace_gap_ms=pace_gap,
     )
-    if ahead := _answered_ahead(scored, tolerance.call_share):
-        return ClockCheck(marked, slack, ahead)
-    if excess > allowed:
-        return ClockCheck(
-            marked,
-            slack,
-            f"claims {t1:.3f} ms a burst, but the judge waited {excess:.3f} ms longer than for "
-            "the trusted "
-            f"baseline (allowed {allowed:.3f} ms)",
-        )
-    return ClockCheck(marked, slack)
+    refusal = _answered_ahead(scored, tolerance.call_share)
+    if excess > allowed and not refusal:
+        refusal = f"claims {t1:.3f} ms a burst, but the judge waited {excess:.3f} ms longer than "
+        refusal += f"for the trusted baseline (allowed {allowed:.3f} ms)"
+    return ClockCheck(marked, slack, refusal)
 
 
 def usual_ms(scored: Sequence[Sample]) -> list[float]:

@@ -12,23 +12,9 @@ from harness.measure.gpu_specs import peak_tflops, tensor_tflops
 from harness.measure.stopping import level_of
 from harness.measure.two_clocks import ClockCheck, ClockTolerance, check_clocks, usual_ms
 from harness.problems import Problem, get_problem
-from harness.schema import (
-    Case,
-    Entrant,
-    Error,
-    Kind,
-    Machine,
-    Result,
-    Sample,
-    Speedup,
-    Status,
-    Stopping,
-    Suite,
-    Sustained,
-    Telemetry,
-    times_ms,
-)
+from harness.schema import Case, Entrant, Kind, Machine, Result, Sample, Status, Suite, times_ms
 from harness.schema.mismatch import Mismatch
+from harness.schema.result import Error, Speedup, Stopping, Sustained, Telemetry
 
 #: Name → samples of one case; the control, which is in every block, comes first.
 Trusted = Mapping[str, Sequence[Sample]]

@@ -8,16 +8,8 @@ several query heads share are the sums over its group.
 
 import math
 
-from harness.problems import attention_forward
-from harness.problems.base import (
-    NO_KWARGS,
-    Kwargs,
-    Probe,
-    Problem,
-    TensorSpec,
-    Tolerances,
-    probe_of,
-)
+from harness.problems import attention_forward, base
+from harness.problems.base import Kwargs, Probe, Problem, TensorSpec, Tolerances, probe_of
 from harness.problems.shapes import masks, near, others
 from harness.schema import Case, Claims, Dtype
 
@@ -68,7 +60,7 @@ class AttentionBackward(Problem):
         placed = (full[name] for name in ("q", "k", "v", "o", "lse", "do"))
         return (*placed, *attention_forward.sequence_specs(case))
 
-    def outputs(self, case: Case, _: Kwargs = NO_KWARGS) -> tuple[TensorSpec, ...]:
+    def outputs(self, case: Case, _: Kwargs = base.NO_KWARGS) -> tuple[TensorSpec, ...]:
         """The gradients, in the inputs' type and shapes."""
         shapes = {"dq": case.shape, "dk": case.kv_shape, "dv": case.kv_shape}
         return tuple(TensorSpec(name, shape, case.dtype.value) for name, shape in shapes.items())
@@ -90,12 +82,12 @@ class AttentionBackward(Problem):
         """Small shapes near `case`: odd scale, both masks, stress inputs, lengths off the tile."""
         flags = masks(case, claims)
         odd = attention_forward.ODD_SCALE / math.sqrt(case.headdim)
-        base = near(case, claims, heads=3, seqlen=max(FEWEST, min(256, case.seqlen)))
-        probes = [probe_of(base, "normal", flag, odd) for flag in flags]
-        probes += [probe_of(base, "large_logits", flag) for flag in flags]
+        small = near(case, claims, heads=3, seqlen=max(FEWEST, min(256, case.seqlen)))
+        probes = [probe_of(small, "normal", flag, odd) for flag in flags]
+        probes += [probe_of(small, "large_logits", flag) for flag in flags]
         stress = ("soft_needle", "offset_v", "tiny_scale", "spiky_do")
-        probes += [probe_of(base, kind, flags[0]) for kind in stress]
-        lengths = [n for n in LENGTHS if n <= max(129, base.seqlen)]
+        probes += [probe_of(small, kind, flags[0]) for kind in stress]
+        lengths = [n for n in LENGTHS if n <= max(129, small.seqlen)]
         uneven = [near(case, claims, heads=3, seqlen=n, batch=2) for n in lengths]
         ragged = {shape.seqlen: shape for shape in uneven if not claims.refusal(shape)}
         probes += [probe_of(ragged[seqlen], "normal", flags[-1]) for seqlen in sorted(ragged)]

@@ -55,20 +55,15 @@ def _forward(
     if (group := q.shape[1] // k.shape[1]) > 1:
         k, v = (tensor.repeat_interleave(group, 1) for tensor in (k, v))
     if q.is_cuda:
-        return cast(
-            Pair, aten._scaled_dot_product_flash_attention(q, k, v, 0.0, causal, scale=scale)[:2]
-        )
+        flash = aten._scaled_dot_product_flash_attention
+        return cast(Pair, flash(q, k, v, 0.0, causal, scale=scale)[:2])
     mask, (seqlen, seqlen_k) = None, (q.shape[2], k.shape[2])
     if causal and seqlen != seqlen_k:
         hidden = torch.ones(seqlen, seqlen_k, dtype=torch.bool).triu(1 + seqlen_k - seqlen)
         mask, causal = torch.zeros(seqlen, seqlen_k, dtype=q.dtype), False
         mask.masked_fill_(hidden, -math.inf)
-    return cast(
-        Pair,
-        aten._scaled_dot_product_flash_attention_for_cpu(
-            q, k, v, 0.0, causal, attn_mask=mask, scale=scale
-        ),
-    )
+    flash = aten._scaled_dot_product_flash_attention_for_cpu
+    return cast(Pair, flash(q, k, v, 0.0, causal, attn_mask=mask, scale=scale))
 
 
 # --------------------------------------------------------------------------- what inputs look like

@@ -10,16 +10,8 @@ counts for itself.
 import math
 from dataclasses import replace
 
-from harness.problems.base import (
-    NO_KWARGS,
-    RETURN_LSE,
-    Kwargs,
-    Probe,
-    Problem,
-    TensorSpec,
-    Tolerances,
-    probe_of,
-)
+from harness.problems import base
+from harness.problems.base import Kwargs, Probe, Problem, TensorSpec, Tolerances, probe_of
 from harness.problems.shapes import masks, near, others
 from harness.schema import Case, Claims, Dtype
 
@@ -54,10 +46,11 @@ class AttentionForward(Problem):
         k, v = (TensorSpec(x, case.kv_shape, dtype, alone=True) for x in "kv")
         return (q, k, v, *sequence_specs(case))
 
-    def outputs(self, case: Case, kwargs: Kwargs = NO_KWARGS) -> tuple[TensorSpec, ...]:
+    def outputs(self, case: Case, kwargs: Kwargs = base.NO_KWARGS) -> tuple[TensorSpec, ...]:
         """O; where it is asked for also lse [B, H, S]: ln of each row's sum of exp(score)."""
         o = TensorSpec("o", case.shape, case.dtype.value)
-        return (o, TensorSpec("lse", case.shape[:3], "fp32")) if kwargs.get(RETURN_LSE) else (o,)
+        lse = TensorSpec("lse", case.shape[:3], "fp32")
+        return (o, lse) if kwargs.get(base.RETURN_LSE) else (o,)
 
     def flops(self, case: Case) -> float:
         """4 · B · S · S_k · H · D; causal counts S_k - S/2 keys for S_k; summed over sequences."""
@@ -79,14 +72,14 @@ class AttentionForward(Problem):
         """
         flags = masks(case, claims)
         usual = 1.0 / math.sqrt(case.headdim)
-        base = near(case, claims, heads=3, seqlen=min(256, case.seqlen))
+        small = near(case, claims, heads=3, seqlen=min(256, case.seqlen))
         probes = [
-            probe_of(base, kind, flag, scale)
+            probe_of(small, kind, flag, scale)
             for flag in flags
             for kind, scale in (("normal", usual * ODD_SCALE), ("large_logits", None))
         ]
         stress = ("needle", "offset_v", "tiny_scale", "rising")
-        probes += [probe_of(base, kind, flags[0]) for kind in stress]
+        probes += [probe_of(small, kind, flags[0]) for kind in stress]
         lengths = [n for n in (1, 17, 127, 129, 333) if n <= max(129, case.seqlen)]
         uneven = [near(case, claims, heads=1, seqlen=n, batch=2) for n in lengths]
         ragged = {shape.seqlen: shape for shape in uneven if not claims.refusal(shape)}
@@ -98,7 +91,7 @@ class AttentionForward(Problem):
             once = case.model_copy(update={"burst": 1})
             scaled = [p for p in probes if p.distribution == "large_logits"]
             asked = [Probe(once, "normal", self.kwargs(case)), *scaled, *axes]
-            probes += [replace(p, kwargs={**p.kwargs, RETURN_LSE: True}) for p in asked]
+            probes += [replace(p, kwargs={**p.kwargs, base.RETURN_LSE: True}) for p in asked]
         return probes
 
 

@@ -119,8 +119,7 @@ def _rising(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, _: torch.Generato
     ramp = torch.linspace(0, 24, seqlen, device=k.device, dtype=torch.float32)[None, None, :, None]
     q, k = q.float() * 0.1, k.float() * 0.1
     q[..., 0], k[..., :1] = math.sqrt(k.shape[-1]), ramp
-    dtype = v.dtype
-    return q.to(dtype), k.to(dtype), v
+    return q.to(v.dtype), k.to(v.dtype), v
 
 
 Draw = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Generator], Triple]
@@ -275,20 +274,17 @@ def _exact_at(
     """O [H, R, D] at rows [H, R] of q [H, S, D], `at_once` heads at a time."""
     read, heads = shared_head(q.shape[0], k), range(0, q.shape[0], at_once)
     each = (slice(first, first + at_once) for first in heads)
-    return torch.cat(
-        [_exact_some(q[some], k[read[some]], v[read[some]], kwargs, rows[some]) for some in each]
-    )
+    out = [_exact_some(q[some], k[read[some]], v[read[some]], kwargs, rows[some]) for some in each]
+    return torch.cat(out)
 
 
 def draw_rows(
     heads: int, seqlen: int, generator: torch.Generator, wanted: int = SAMPLED_ROWS
 ) -> torch.Tensor:
     """[heads, R] rising row numbers: one of each of R equal strata, R * heads about `wanted`."""
-    each = min(seqlen, max(1, -(-wanted // heads)))
-    edges = torch.arange(each + 1, device=generator.device) * seqlen // each
-    chance = torch.rand(
-        heads, each, generator=generator, device=generator.device, dtype=torch.float64
-    )
+    each, device = min(seqlen, max(1, -(-wanted // heads))), generator.device
+    edges = torch.arange(each + 1, device=device) * seqlen // each
+    chance = torch.rand(heads, each, generator=generator, device=device, dtype=torch.float64)
     return edges[:-1] + (chance * (edges[1:] - edges[:-1])).long()
 
 

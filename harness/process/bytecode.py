@@ -49,7 +49,5 @@ def _ours(folder: Path) -> bool:
         found = folder.lstat()
     except OSError:
         return False
-    others = stat.S_IWGRP | stat.S_IWOTH
-    return (
-        stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & others
-    )
+    private = found.st_uid == os.geteuid() and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return private and stat.S_ISDIR(found.st_mode)

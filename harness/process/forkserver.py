@@ -90,7 +90,9 @@ class ForkServer:
                 self._start()
                 return self._asked(message, fds)
             except (OSError, WireError) as cause:
-                raise self._failed(str(cause)) from None
+                tail = self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-6:]
+                said = "\n".join([f"the fork server of the workers failed: {cause}", *tail])
+                raise HarnessError(said, "python run.py doctor") from None
 
     def _asked(self, message: wire.Message, fds: tuple[int, ...]) -> int:
         wire.send(self.line, message, fds)
@@ -102,10 +104,3 @@ class ForkServer:
             self.line.close()
         self.process.kill()
         self.process.wait()
-
-    def _failed(self, what: str) -> HarnessError:
-        tail = self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-6:]
-        return HarnessError(
-            "\n".join([f"the fork server of the workers failed: {what}", *tail]),
-            "python run.py doctor",
-        )

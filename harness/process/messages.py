@@ -45,6 +45,7 @@ Seconds = Annotated[float, Field(ge=0, lt=1e6, allow_inf_nan=False)]
 Moment = Annotated[float, Field(ge=0, lt=1e12, allow_inf_nan=False)]  # s, of the monotonic clock
 Stride = Annotated[int, Field(ge=0, lt=1 << 40)]
 Strides = Annotated[list[Stride], Field(max_length=8)]
+CallStrides = Annotated[list[Strides], Field(max_length=8)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 #: JSON knows no tuples.
 CallTimes = Annotated[tuple[Milliseconds, ...], Field(strict=False, max_length=MOST_CALLS)]
@@ -62,9 +63,7 @@ class WorkerReply(_Crossing):
     op: str = Field(max_length=16)
     calls_ms: CallTimes = ()
     #: Per call, per output: strides in elements.
-    strides: list[Annotated[list[Strides], Field(max_length=8)]] = Field(
-        default=[], max_length=MOST_CALLS
-    )
+    strides: list[CallStrides] = Field(default=[], max_length=MOST_CALLS)
     kernels: Lines = ()
     configs: Lines = ()
     status: LooseStatus = None

@@ -10,9 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Ratio = Annotated[float, Field(ge=1e-305, allow_inf_nan=False)]  # its inverse is a float too
-Length = Annotated[
-    float, Field(ge=0, lt=1e7, allow_inf_nan=False)
-]  # in ms or s; no run waits longer
+Length = Annotated[float, Field(ge=0, lt=1e7, allow_inf_nan=False)]  # ms or s; no run waits longer
 LEAST_MS = 1e-12  # what is shorter is no time, and figures made of it would not be finite
 Timed = Annotated[float, Field(ge=LEAST_MS, lt=1e7, allow_inf_nan=False)]  # ms that something took
 NotNan = Annotated[float, Field(ge=-math.inf)]  # a slack without bound is infinite

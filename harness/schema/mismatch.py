@@ -100,8 +100,7 @@ class Mismatch(Frozen):
             return self.head_name(first)
         if self.wrong_heads == batch * heads:
             return "every head"
-        together = last - first + 1 == self.wrong_heads and first // heads == last // heads
-        if together:
+        if last - first + 1 == self.wrong_heads and first // heads == last // heads:  # together
             return f"heads {first % heads} to {self.head_name(last).removeprefix('head ')}"
         return f"{self.wrong_heads} of {batch * heads} heads, first {self.head_name(first)}"
 

@@ -218,6 +218,5 @@ class JudgeClient:
 
     def _failed(self, what: str) -> JudgeFailed:
         tail = "\n".join(self.child.log_tail().splitlines()[-6:])
-        return JudgeFailed(
-            f"the judge failed: {what} ({self.child.ending(0.5)})\n{tail}", "python run.py doctor"
-        )
+        said = f"the judge failed: {what} ({self.child.ending(0.5)})\n{tail}"
+        return JudgeFailed(said, "python run.py doctor")

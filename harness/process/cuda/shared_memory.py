@@ -97,9 +97,8 @@ class Arena:
         for shape, dtype in specs:
             size = nbytes(shape, dtype)
             if offset + size > self.room.numel():
-                raise ValueError(
-                    f"arena of {self.room.numel()} bytes is too small for {len(specs)} tensors"
-                )
+                said = f"arena of {self.room.numel()} bytes is too small for {len(specs)} tensors"
+                raise ValueError(said)
             tensors.append(self.room[offset : offset + size].view(DTYPES[dtype]).view(shape))
             offset += aligned(size)
         return tensors

@@ -87,9 +87,8 @@ def room(mount: Path = MOUNT, own: Path = OWN) -> int:
 
     Of version 1 too, which lies in a folder of its own, as version 2 does beside it.
     """
-    found = [
-        int((KERNEL / name).read_text(encoding="ascii")) for name in ("pid_max", "threads-max")
-    ]
+    bounds = (KERNEL / name for name in ("pid_max", "threads-max"))
+    found = [int(file.read_text(encoding="ascii")) for file in bounds]
     with contextlib.suppress(OSError):
         for line in own.read_text(encoding="ascii").splitlines():
             _, kinds, place = line.split(":", 2)

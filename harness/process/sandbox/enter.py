@@ -29,15 +29,8 @@ from harness.errors import UnavailableError, UsageError
 from harness.process import process_tree
 from harness.process.process_tree import checked, libc
 from harness.process.project import HOME
-from harness.process.sandbox import (
-    cgroup,
-    landlock,
-    namespaces,
-    private_root,
-    readable,
-    seccomp,
-    usage,
-)
+from harness.process.sandbox import cgroup, landlock, namespaces, private_root, readable, seccomp
+from harness.process.sandbox.usage import FIRST_TO_END
 
 LEVELS = {0: "none", 1: "landlock+seccomp", 2: "namespaces", 3: "container"}
 CONTAINER_MARK = "ATTNBOARD_CONTAINER"  # set by containers/Dockerfile
@@ -218,11 +211,9 @@ def enter(rules: Rules, line: int | None = None) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (rules.file_bytes, rules.file_bytes))
     # Among others of its user it could start none, were it held to a share.
-    processes = Rules.processes if rules.uid is None else rules.processes
-    for kind, most in (
-        (resource.RLIMIT_NPROC, most_processes(processes)),
-        (resource.RLIMIT_NOFILE, _with_room(resource.RLIMIT_NOFILE, rules.open_files)),
-    ):
+    share = Rules.processes if rules.uid is None else rules.processes
+    for kind, asked in ((resource.RLIMIT_NPROC, share), (resource.RLIMIT_NOFILE, rules.open_files)):
+        most = _with_room(kind, asked)
         resource.setrlimit(kind, (most, most))
     drop_capabilities()
     landlock.restrict(grants(rules))
@@ -270,7 +261,7 @@ def end_first(pid: int | str = "self") -> None:
     which the watch ends them.
     """
     with contextlib.suppress(OSError):  # a /proc that cannot be written
-        Path(f"/proc/{pid}/oom_score_adj").write_text(str(usage.FIRST_TO_END), encoding="ascii")
+        Path(f"/proc/{pid}/oom_score_adj").write_text(str(FIRST_TO_END), encoding="ascii")
 
 
 def main() -> int:

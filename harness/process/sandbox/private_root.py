@@ -150,11 +150,9 @@ def mirror(
 def _users(uid: int, gid: int) -> None:
     """Names for the two users there are: whoever asks for the host's finds nobody."""
     Path("/etc").mkdir(exist_ok=True)
+    worker = f"worker:x:{uid}:{gid}:worker:/nonexistent:/bin/false"
     for name, lines in {
-        "passwd": (
-            "root:x:0:0:root:/:/bin/false",
-            f"worker:x:{uid}:{gid}:worker:/nonexistent:/bin/false",
-        ),
+        "passwd": ("root:x:0:0:root:/:/bin/false", worker),
         "group": ("root:x:0:", f"worker:x:{gid}:"),
         "hosts": ("127.0.0.1 localhost",),
     }.items():
@@ -180,11 +178,6 @@ def _attributes(path: str, attributes: int) -> None:
 
 
 def _mount(source: str, target: str, kind: str | None, flags: int, data: str = "") -> None:
-    code = libc.mount(
-        source.encode(),
-        target.encode(),
-        kind.encode() if kind else None,
-        ctypes.c_ulong(flags),
-        data.encode() if data else None,
-    )
+    system, options = (text.encode() if text else None for text in (kind, data))
+    code = libc.mount(source.encode(), target.encode(), system, ctypes.c_ulong(flags), options)
     checked(f"mount {source} on {target}", code, 1)

@@ -57,13 +57,8 @@ EXIT_SIGNAL, PR_SET_PDEATHSIG = 0xFF, 1
 #: Room for a file ahead of its bytes: with more a disk was full in 28 ms, before the watch looked.
 #: CUDA's driver may want some for what it shares.
 MOST_ROOM = 1 << 20
-OF_A_PROCESS = (
-    "prlimit64",
-    "sched_setscheduler",
-    "sched_setparam",
-    "sched_setattr",
-    "sched_setaffinity",
-)
+OF_A_PROCESS = ["prlimit64", "sched_setscheduler", "sched_setparam"]
+OF_A_PROCESS += ["sched_setattr", "sched_setaffinity"]
 SIGNALS = ("kill", "tkill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo", "pidfd_send_signal")
 
 

@@ -202,26 +202,16 @@ def room_bytes(pids: Iterable[int]) -> int:
     ours, machines = _namespace("self", "mnt"), Path("/tmp").stat().st_dev
     for pid in pids:
         theirs = _namespace(str(pid), "mnt")
-        if theirs and theirs != ours:
-            try:
-                with _folder(f"/proc/{pid}/root/tmp") as fd:
-                    if os.fstat(fd).st_dev == machines:
-                        continue
-                    found = os.statvfs(fd)
-            except OSError:
-                continue
-            return (found.f_blocks - found.f_bfree) * found.f_frsize
+        if not theirs or theirs == ours:
+            continue
+        with contextlib.suppress(OSError), contextlib.ExitStack() as held:
+            # By a descriptor: it is asked of one folder, whatever is mounted meanwhile.
+            flags = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+            held.callback(os.close, fd := os.open(f"/proc/{pid}/root/tmp", flags))
+            if os.fstat(fd).st_dev != machines:
+                found = os.statvfs(fd)
+                return (found.f_blocks - found.f_bfree) * found.f_frsize
     return 0
-
-
-@contextlib.contextmanager
-def _folder(path: str) -> Iterator[int]:
-    """A descriptor of it: it is asked of one folder, whatever is mounted meanwhile."""
-    fd = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
 
 
 def kept(pids: Collection[int]) -> tuple[int, int]:
@@ -332,8 +322,7 @@ def hides_its_files(pid: int) -> bool:
     """Whether none but root may list what it holds open: it runs a program it may not read."""
     for thread in _threads_of(pid):
         try:
-            with os.scandir(f"/proc/{pid}/task/{thread}/fd"):
-                pass
+            os.scandir(f"/proc/{pid}/task/{thread}/fd").close()
         except PermissionError:  # noqa: PERF203
             if "VmRSS" in _numbers(f"{pid}/task/{thread}/status"):  # else it is on its way out
                 return True
