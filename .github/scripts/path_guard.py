@@ -212,7 +212,7 @@ def _path_fault(path: str) -> str:
 def git(repo: Path, *arguments: str, may_find_none: bool = False) -> bytes:
     """Output of git, or an error that names the command; of a search 1 says: nothing found."""
     told = subprocess.run(["git", "-C", str(repo), *arguments], capture_output=True, check=False)
-    if told.returncode > may_find_none:
+    if told.returncode not in (0, int(may_find_none)):  # below 0: it was killed
         sys.exit(f"git {' '.join(arguments)}: {told.stderr.decode(errors='replace').strip()}")
     return told.stdout
 

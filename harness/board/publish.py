@@ -95,7 +95,7 @@ def publish(
         files[place.board.parent / "docs" / name] = drawing
     links = _links(results_dir, place, board, heads)
     files[place.board.with_suffix(".html")] = page.render(board, history(heads), notes, links)
-    if is_project(place.root) and not (place.root / "run.py").is_file():
+    if is_project(place.root) and not os.path.isfile(place.root / "run.py"):
         # no checkout: neither run.py nor our docs/ are there
         text = re.sub(r" How to read the rest:\s*\[[^]]+\]\([^)]+\)\.", "", files[place.board])
         text = re.sub(r"\[([^][]+)\]\((?:\.\./)*docs/[^)]+\.md(?:#[^)]*)?\)", r"\1", text)
@@ -118,14 +118,14 @@ def _links(
     folder, root, results = (
         path.resolve() for path in (place.board.parent, place.root, results_dir)
     )
-    inside = folder.is_relative_to(root) and (root / "README.md").is_file()
+    inside = folder.is_relative_to(root) and os.path.isfile(root / "README.md")
     near = results.is_relative_to(folder) or folder.is_relative_to(results)
     entries = {row.entry for one in board.boards for row in one.rows} if inside else set()
     return page.Files(
         text=place.board.name,
         results=f"{os.path.relpath(results, folder)}/" if near else None,
         home=place.home if inside else None,
-        docs=(root / "docs" / "how-to-read-the-board.md").is_file(),
+        docs=os.path.isfile(root / "docs" / "how-to-read-the-board.md"),
         folders={entry: path for entry in sorted(entries) if (path := _source(root, entry))},
         records={
             (h.run, h.entry, h.gpu): h.path.relative_to(results_dir).as_posix() for h in heads
@@ -168,7 +168,7 @@ def write(path: Path, content: str) -> None:
     """
     fresh: Path | None = None
     try:
-        if path.is_symlink() or (path.exists() and not path.is_file()):  # /dev/stdout, a pipe
+        if path.is_symlink() or (path.exists() and not os.path.isfile(path)):  # /dev/stdout, a pipe
             with path.open("w", encoding="utf-8", newline="\n") as file:
                 file.write(content)
             return

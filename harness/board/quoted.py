@@ -19,6 +19,7 @@ not run side by side, is a dash. Pure but for reading the documents.
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from glob import glob
 from pathlib import Path
 
 from harness.board.rank import Beside, Board, Leaderboard, Row, interval_of, unfit
@@ -66,7 +67,7 @@ def documents(root: Path, leaderboard: Leaderboard) -> tuple[dict[Path, str], li
         boards = tuple(board for board in leaderboard.boards if board.gpu == named[1])
         leaderboard = replace(leaderboard, boards=boards)
     found, wrong = {}, []
-    for path in sorted(path for pattern in (*PAGES, *NOTES) for path in root.glob(pattern)):
+    for path in sorted(root / name for p in (*PAGES, *NOTES) for name in glob(p, root_dir=root)):
         text, own = "", path.name != "NOTES.md"
         if path.is_symlink() and not own:
             continue

@@ -226,7 +226,7 @@ def read_chosen(
 
 def _lines(results_dir: Path, bad: list[BadLine]) -> Iterator[tuple[Path, int, int, bytes]]:
     for path in sorted(results_dir.rglob("*.jsonl")):
-        if not path.is_file():
+        if not os.path.isfile(path):
             bad.append(BadLine(path, 0, "a folder, a device or a link to nothing, not a file"))
             continue
         offset = 0

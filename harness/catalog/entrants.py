@@ -7,6 +7,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
+from glob import glob
 from pathlib import Path, PurePosixPath
 
 from harness.catalog import steps
@@ -115,11 +116,11 @@ def problem_of(names: Iterable[str], root: Path) -> Problem:
 
 def _problem_told(path: Path) -> str:
     """Raises UsageError where nothing can be read."""
-    if path.is_file() and path.suffix in ENTRIES and _is_entry(path):
+    if os.path.isfile(path) and path.suffix in ENTRIES and _is_entry(path):
         path = path.absolute().parent
-    if path.suffix == ".cu" and path.is_file():
+    if path.suffix == ".cu" and os.path.isfile(path):
         return steps.manifest_of(path).problem
-    if path.suffix == ".py" and path.is_file():
+    if path.suffix == ".py" and os.path.isfile(path):
         return _problem_in(read(path.parent, [path.name])[0][1])
     return _read_manifest(path).problem
 
@@ -143,7 +144,7 @@ def known(root: Path, problem: Problem | None = None) -> list[Path]:
 
 def ladders(root: Path) -> list[Path]:
     """Folders of rungs, `NAME/steps`, below `root`."""
-    return sorted(path for path in root.glob("*/steps") if steps.is_ladder(path))
+    return sorted(filter(steps.is_ladder, (root / name for name in glob("*/steps", root_dir=root))))
 
 
 def entry_name(text: str) -> str:
@@ -160,16 +161,16 @@ def load_entrant(
 
     None for `problem` means the one that its manifest names.
     """
-    if path.is_file() and path.suffix in ENTRIES and _is_entry(path):
+    if os.path.isfile(path) and path.suffix in ENTRIES and _is_entry(path):
         path = path.absolute().parent
-    if path.is_file() and path.suffix == ".py":
+    if os.path.isfile(path) and path.suffix == ".py":
         folder, files = path.parent, read(path.parent, [path.name])
         name = steps.usable(path.stem, path)
         manifest = Manifest(name=name, entry=path.name, problem=_problem_in(files[0][1]))
-    elif path.is_file() and path.suffix == ".cu":
+    elif os.path.isfile(path) and path.suffix == ".cu":
         folder, manifest = path.parent, steps.manifest_of(path)
         files = read(folder, steps.names_of(path))
-    elif path.is_dir():
+    elif os.path.isdir(path):
         folder, files = path, read(path, names_in(path))
         manifest = _manifest_in(folder, files)
     else:
@@ -240,7 +241,7 @@ def _ways_to_read(folder: Path, entry: str) -> Iterator[list[str]]:
     if entry.endswith(".cu") and not _is_entry(folder / entry):
         yield steps.names_of(folder / entry)
         return
-    if (folder / entry).is_file():
+    if os.path.isfile(folder / entry):
         yield [entry]  # a bare file is hashed alone, whatever lies beside it
     yield names_in(folder)
 
@@ -273,7 +274,7 @@ def _with_lse(folder: Path, manifest: Manifest, gives_lse: bool) -> Manifest:
 def _is_entry(path: Path) -> bool:
     """Whether the file `path` is the entry that the manifest beside it names."""
     beside = path.parent / "manifest.yaml"
-    return beside.is_file() and _read_manifest(path.parent).entry == path.name
+    return os.path.isfile(beside) and _read_manifest(path.parent).entry == path.name
 
 
 def _split(names: Iterable[str]) -> list[str]:
@@ -285,7 +286,7 @@ def _all_of(
 ) -> list[Path]:
     """Folders of `root` with a manifest (of `problem`); an unreadable one is refused, or raised."""
     found = []
-    for path in sorted(path.parent for path in root.glob("*/manifest.yaml")):
+    for path in sorted((root / name).parent for name in glob("*/manifest.yaml", root_dir=root)):
         try:
             if problem is None or _read_manifest(path).problem == problem.name:
                 found.append(path)
@@ -326,12 +327,12 @@ def _entries_of(
 ) -> list[Path]:
     """`path` itself, the rungs of a ladder, or the entries of a folder that is none itself."""
     own = (os.path.exists(path / file) for file in ("manifest.yaml", "submission.py"))
-    if path.is_file() or any(own):
+    if os.path.isfile(path) or any(own):
         return [path]
     if steps.is_ladder(path):
         return steps.rungs_of(path)
     found = _all_of(path, problem, refused)
-    alone = (file.parent for file in path.glob("*/submission.py"))
+    alone = ((path / name).parent for name in glob("*/submission.py", root_dir=path))
     found += [folder for folder in alone if not os.path.exists(folder / "manifest.yaml")]
     found += filter(_is_bare, path.glob("*.py"))
     return sorted(found) or ([] if refused else [path])
@@ -373,7 +374,7 @@ def _place(name: str, root: Path) -> Path | None:
 
 def _display_name(path: Path, manifest: Manifest, root: Path | None) -> str:
     """The manifest's name; steps/ of an entry carry their path, so that two never share a row."""
-    if path.is_dir() and path.suffix in ENTRIES:  # `entry_name` would give it another's name
+    if os.path.isdir(path) and path.suffix in ENTRIES:  # `entry_name` would give it another's name
         move = steps.renaming(path, path.with_name(f"{path.stem}_"))
         raise fault(path, "a folder called like a file", f"{move}, and name it so in its manifest")
     for layer in layers(root) if root is not None else ():
@@ -392,7 +393,7 @@ def _manifest_in(folder: Path, files: Files) -> Manifest:
     """The manifest among `files`; what a folder without one is."""
     path, contents = folder / "manifest.yaml", dict(files)
     if "manifest.yaml" not in contents:
-        if path.is_dir():
+        if os.path.isdir(path):
             raise fault(path, "is a folder", "put a file in its place")
         if "submission.py" in contents:
             return Manifest(name=steps.usable(folder.name, folder))

@@ -3,6 +3,7 @@
 import ast
 import difflib
 import hashlib
+import os
 import re
 import warnings
 from pathlib import Path
@@ -112,7 +113,7 @@ def check_launch(path: Path, manifest: Manifest, problem: Problem) -> None:
 
 def _line_of(path: Path, part: Location) -> int:
     """Where a faulty part of the launch section is written; 1 for a rung, which has no manifest."""
-    if not path.is_file():
+    if not os.path.isfile(path):
         return 1
     root, _ = mapping_of(path, read_file(path, MOST_YAML_BYTES, SubmissionError), SubmissionError)
     return line_of(root, ("launch", *part))

@@ -62,7 +62,7 @@ def manifest_of(path: Path) -> Manifest:
     Raises SubmissionError, naming the file to write into, if nothing describes its launch.
     """
     described = path.parent / LAUNCH_FILE
-    if not described.is_file():
+    if not os.path.isfile(described):
         hint = f"write '{path.name}:' and its launch section into {described}; {PAGE}"
         raise fault(path, "nothing says how its kernels are launched", hint)
     section = _section(path, _read(described))
@@ -72,7 +72,7 @@ def manifest_of(path: Path) -> Manifest:
         raise SubmissionError(str(cause), PAGE) from None
     inherited = Manifest(name=usable(path.stem, path), needs=Needs(compute_capability="8.0"))
     above = path.parent.parent / "manifest.yaml"  # of the submission whose steps/ hold `path`
-    if path.parent.name == "steps" and above.is_file():
+    if path.parent.name == "steps" and os.path.isfile(above):
         inherited = load_model(above, Manifest, SubmissionError)
     return Manifest(
         name=path.stem,

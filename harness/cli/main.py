@@ -325,7 +325,9 @@ def _code_of(main: Callable[[], int]) -> int:
         return Exit.UNAVAILABLE
     except Exception as cause:
         if isinstance(cause, OSError) and cause.errno == errno.ENAMETOOLONG:  # of any command
-            said = shown(f"error: longer than a path may be: {cause.filename}", 200)
+            said = shown(
+                f"error: longer than a path may be, or a link to one: {cause.filename}", 200
+            )
             print(plain_text(f"{said}\n  next: name a shorter one"), file=sys.stderr)
             return Exit.USAGE
         traceback.print_exc()

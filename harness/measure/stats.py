@@ -59,7 +59,7 @@ def _imported(name: str) -> Any:
     try:
         return importlib.import_module(name)
     finally:
-        del os.environ[BLAS_THREADS]
+        os.environ.pop(BLAS_THREADS, None)
         if before is not None:
             os.environ[BLAS_THREADS] = before
 

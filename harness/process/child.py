@@ -227,7 +227,8 @@ class Child:
                 if self._begun:  # which would wait for that number when it is dropped
                     self._begun.wait()
                 else:
-                    os.waitpid(self.pid, 0)
+                    with contextlib.suppress(ChildProcessError):  # somebody else has
+                        os.waitpid(self.pid, 0)
         self._held.close()
         for line in filter(None, (self.line, self.first)):
             with contextlib.suppress(OSError):

@@ -282,6 +282,8 @@ def test_notes_that_ask_wrongly_stop_nobody(tmp_path: Path) -> None:
     (tmp_path / "submissions" / "link" / "NOTES.md").symlink_to(
         tmp_path / "submissions/bad/NOTES.md"
     )
+    for name in ("submissions/far", "submissions/link/far.md"):
+        (tmp_path / name).symlink_to("a" * 300)
     files, wrong = quoted.documents(tmp_path, BOARD)
     assert [path.parent.name for path in files] == ["good"]
     bad = [str(error.message).partition(":")[0].split("/")[-2] for error in wrong]

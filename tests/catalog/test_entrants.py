@@ -785,6 +785,22 @@ def test_a_shut_folder_stops_nobody_else(
             find(tmp_path, name)
 
 
+def test_a_link_to_a_name_too_long_stops_nobody_else(tmp_path: Path) -> None:
+    for name in ("zz", "zz.py", "zz.cu", "zd/manifest.yaml", "ze/submission.py", "zf/steps"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).symlink_to("a" * 300)
+    make(tmp_path, "good")
+    found, _ = gather(["all"], tmp_path, Kind.SUBMISSION, PROBLEM)
+    assert [each.name for each in found] == ["good"]
+    found, _ = gather([str(tmp_path)], tmp_path, Kind.SUBMISSION, PROBLEM)
+    assert [each.name for each in found] == ["good"]
+    with pytest.raises(SubmissionError, match="no entry 'goood'"):
+        find(tmp_path, "goood")
+    for name in ("zz", "zz.py", "zz.cu", "zd", "ze"):
+        with pytest.raises(SubmissionError):
+            find(tmp_path, str(tmp_path / name))
+
+
 def test_a_misspelt_rung_offers_the_nearest(tmp_path: Path) -> None:
     make_ladder(tmp_path, "01_naive.cu")
     with pytest.raises(SubmissionError, match="Did you mean 'cuda_x/steps/01_naive'"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -274,6 +275,19 @@ def test_a_branch_of_another_history_is_refused_with_its_reason(hub: Hub) -> Non
     words = ["--base", base, "--head", head, "--author", OWNER, "--repo", str(work)]
     with pytest.raises(SystemExit, match="refused: it shares no commit with the base branch\n"):
         GUARD.main(words)
+
+
+@pytest.mark.parametrize("may_find_none", [True, False])
+def test_a_git_that_was_killed_found_nothing_and_says_so(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch, may_find_none: bool
+) -> None:
+    killed = hub.folder / "killed" / "git"
+    killed.parent.mkdir()
+    killed.write_text("#!/bin/sh\nkill -9 $$\n")
+    killed.chmod(0o755)
+    monkeypatch.setenv("PATH", str(killed.parent), prepend=os.pathsep)
+    with pytest.raises(SystemExit, match="git grep x"):
+        GUARD.git(hub.trusted, "grep", "x", may_find_none=may_find_none)
 
 
 @pytest.mark.parametrize("words", [("main", "0" * 40), ("0" * 40, "--output=/etc/x"), ("", "")])

@@ -175,7 +175,7 @@ def test_the_board_of_a_project_names_its_own_command(
 def test_notes_that_cannot_be_read_stop_nobodys_board(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shut: Callable[[Path], None]
 ) -> None:
-    names = ("circle", "fifo", "long", "mine", "none", "shut", "shut/steps/x", "unread")
+    names = ("circle", "far", "fifo", "long", "mine", "none", "shut", "shut/steps/x", "unread")
     monkeypatch.setattr(publish, "base", lambda: tmp_path)
     for name in names:
         (tmp_path / "submissions" / name).mkdir(parents=True)
@@ -184,8 +184,10 @@ def test_notes_that_cannot_be_read_stop_nobodys_board(
         record.append(tmp_path / "results", one)
     notes = {name: tmp_path / "submissions" / name / "NOTES.md" for name in names}
     notes["long"].write_text("x" * (publish.MOST_NOTES_BYTES + 1))
-    for name in ("circle", "fifo", "none"):
+    for name in ("circle", "far", "fifo", "none"):
         notes[name].unlink()
+    notes["far"].symlink_to("a" * 300)
+    (tmp_path / "results" / "x.jsonl").symlink_to("a" * 300)
     notes["circle"].symlink_to("NOTES.md")
     os.mkfifo(notes["fifo"])
     (tmp_path / MARK).touch()

@@ -11,13 +11,16 @@ import pytest
 from harness.engine.guards import quiet
 from harness.engine.guards.quiet import Quiet, has_device_open
 from harness.process.cuda.checkpoint import Answer, Held
+from harness.process.sandbox import usage
 from tests.engine.factory import worker
 
 JUDGE, WORKER, CHILD, STRANGER = 10, 20, 21, 90
 DEAD = 2**22 + 1  # no process has it
 
 
-def test_who_has_ended_and_is_still_on_the_gpu_is_no_stranger(scene: Scene) -> None:
+def test_who_has_ended_and_is_still_on_the_gpu_is_no_stranger(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
     scene.on_gpu = {JUDGE, os.getpid()}
     scene.quiet.ready(JUDGE)
     assert scene.quiet.ownerless() <= {JUDGE}
@@ -30,6 +33,8 @@ def test_who_has_ended_and_is_still_on_the_gpu_is_no_stranger(scene: Scene) -> N
     scene.on_gpu.add(unwaited)
     assert unwaited in scene.quiet.ownerless()
     os.waitpid(unwaited, 0)
+    monkeypatch.setattr(usage, "states", lambda _: "")  # a /proc that hides what others' do
+    assert scene.quiet.ownerless() == {DEAD, unwaited}
     scene.quiet.others = {DEAD}  # of a user whose processes nobody sees
     assert DEAD not in scene.quiet.ownerless()
     assert any(str(DEAD) in told for told in scene.quiet.strangers([scene.worker]))

@@ -89,6 +89,12 @@ def test_the_tightest_bound_above_us_says_how_many_may_begin(
     bound("pids/pod/x", 5, 9)
     assert cgroup.room(mount, own) == 0
     assert cgroup.room(mount, tmp_path / "none") == 9000
+    own.write_bytes(b"0::/\xe4\n")
+    assert cgroup.room(mount, own) == 9000
+    (kernel / "threads-max").unlink()  # as where another kernel plays Linux
+    assert cgroup.room(mount, own) == 32768
+    (kernel / "pid_max").unlink()
+    assert cgroup.room(mount, own) == cgroup.MOST_PIDS
 
 
 def test_its_bounds_and_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -149,7 +149,10 @@ class Quiet:
     # ------------------------------------------------------------------ inside
 
     def _ended(self, listed: set[int]) -> set[int]:
-        return {pid for pid in listed - self.others if not set(usage.states(pid)) - usage.ENDED}
+        """A zombie has; who tells nothing of itself (hidepid) and is there has not."""
+        told = ((pid, usage.states(pid)) for pid in listed - self.others)
+        there = (pid for pid, now in told if set(now) - usage.ENDED or (not now and _is_there(pid)))
+        return listed - self.others - set(there)
 
     def _lock(self, worker: WorkerProcess, pid: int, timeout_ms: int) -> Answer:
         assert self._checkpoint
@@ -206,6 +209,10 @@ def has_device_open(pid: int) -> bool:
             if str(file.readlink()) == "/dev/nvidia-uvm":
                 return True
     return False
+
+
+def _is_there(pid: int) -> bool:
+    return os.path.exists(f"/proc/{pid}")
 
 
 def _name(pid: int) -> str:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 MOUNT, OWN = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 NEEDED = {"memory", "pids"}
-KERNEL = Path("/proc/sys/kernel")
+KERNEL, MOST_PIDS = Path("/proc/sys/kernel"), 1 << 22  # the second: of any Linux
 NAME = "attnboard-"
 COUNTED = ("anon", "shmem", "kernel", "sock")  # of memory.stat: not the files that it has read
 ROOM_BYTES = 1 << 30  # above the limit, which the watch enforces with a word: the wall behind it
@@ -87,9 +87,11 @@ def room(mount: Path = MOUNT, own: Path = OWN) -> int:
 
     Of version 1 too, which lies in a folder of its own, as version 2 does beside it.
     """
-    bounds = (KERNEL / name for name in ("pid_max", "threads-max"))
-    found = [int(file.read_text(encoding="ascii")) for file in bounds]
-    with contextlib.suppress(OSError):
+    found = [MOST_PIDS]
+    for name in ("pid_max", "threads-max"):
+        with contextlib.suppress(OSError, ValueError):  # not every kernel tells
+            found.append(int((KERNEL / name).read_text(encoding="ascii")))
+    with contextlib.suppress(OSError, ValueError):
         for line in own.read_text(encoding="ascii").splitlines():
             _, kinds, place = line.split(":", 2)
             tops = ("pids",) if "pids" in kinds.split(",") else () if kinds else (".", "unified")
