@@ -66,9 +66,8 @@ def gone(label: str, why: str = "", at: str = "") -> Told:
 
 def package(name: str, extra: str) -> UnavailableError:
     """An optional package that an engine needs is not here."""
-    return UnavailableError(
-        f"UNAVAILABLE: Python package '{name}' is not installed", f"pip install '.[{extra}]'"
-    )
+    said = f"UNAVAILABLE: Python package '{name}' is not installed"
+    return UnavailableError(said, f"pip install '.[{extra}]'")
 
 
 class _Line(BaseModel):

@@ -123,11 +123,9 @@ class PendingResults:
                     rows.pop(name, None)
                 again, faults = self._audited(case)
             for entrant in self.unit.request.entrants:
-                said = Status.HARNESS_ERROR if entrant.name in why else status
-                words = why.get(entrant.name, reason)
-                rows[entrant.name] = again.get(entrant.name) or self._unmeasured(
-                    entrant, case, said, words
-                )
+                name = entrant.name
+                said = (Status.HARNESS_ERROR if name in why else status, why.get(name, reason))
+                rows[name] = again.get(name) or self._unmeasured(entrant, case, *said)
         for case in self.open_cases:
             self._write(case)
 

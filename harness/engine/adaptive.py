@@ -213,10 +213,8 @@ class AdaptiveRun:
         self.active = still - set(self.kept)
         words = "; ".join(f"{p.faster} and {p.slower}" for p in open_[:3])
         words += f" and {len(open_) - 3} more pairs" if len(open_) > 3 else ""
-        state.observer.note(
-            f"look {number} of {len(self.looks)}: "
-            + (f"open: {words}" if open_ else "every pair of neighbours is decided")
-        )
+        said = f"open: {words}" if open_ else "every pair of neighbours is decided"
+        state.observer.note(f"look {number} of {len(self.looks)}: {said}")
         return not open_
 
     def _pairs(self) -> list[stopping.Pair]:

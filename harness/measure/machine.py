@@ -74,9 +74,8 @@ def inspect_machine(gpu: int | Literal["auto"] | None = AUTO) -> Machine:
         if lib is None or index is None or lib.nvmlDeviceGetCount() == 0:
             return Machine(**base)
         if index >= (count := lib.nvmlDeviceGetCount()):
-            raise UnavailableError(
-                f"--gpu {index}: this machine has {count}", f"use --gpu 0 … {count - 1}"
-            )
+            hint = f"use --gpu 0 … {count - 1}"
+            raise UnavailableError(f"--gpu {index}: this machine has {count}", hint)
         return _describe(lib, index, base)
 
 

@@ -180,9 +180,7 @@ def blocks_to_separate(found: Interval, blocks: int) -> int | None:
     if not found.holds(1.0):
         return 0
     centre = abs(math.log(found.value))
-    towards_one = (
-        math.log(found.value / found.low) if found.value > 1 else math.log(found.high / found.value)
-    )
+    towards_one = math.log(found.value / found.low if found.value > 1 else found.high / found.value)
     if centre * math.sqrt(MOST_BLOCKS) <= towards_one * math.sqrt(blocks):
         return None
     return max(math.ceil(blocks * (towards_one / centre) ** 2) - blocks, 1)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
 import torch
+from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from harness.problems import attention_forward_tensors as forward
@@ -25,13 +26,13 @@ CHUNK_ELEMENTS = 1 << 25  # float64 scores of one piece; five such tensors live 
 
 #: Not cuDNN: its backward does not take every length and headdim, and the bar should be one kernel.
 TRUSTED = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
-Pair = tuple[torch.Tensor, torch.Tensor]
-Quad = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
+Pair = tuple[Tensor, Tensor]
+Quad = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 def make_inputs(
     case: Case, distribution: str, generator: torch.Generator, device: torch.device, kwargs: Kwargs
-) -> tuple[torch.Tensor, ...]:
+) -> tuple[Tensor, ...]:
     """Draw q, k, v, do of one call and run the forward; returns q, k, v, o, lse, do."""
     shapes = (case.shape, case.kv_shape, case.kv_shape, case.shape)
     drawn = forward.draw(case, shapes, generator, device)
@@ -45,8 +46,8 @@ def make_inputs(
 
 
 def _forward(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float | None
-) -> tuple[torch.Tensor, torch.Tensor]:
+    q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float | None
+) -> tuple[Tensor, Tensor]:
     """O and lse by PyTorch's flash operator.
 
     Its `causal` is bottom-right on a GPU and top-left on a CPU.
@@ -118,13 +119,13 @@ DISTRIBUTIONS: dict[str, Callable[[Quad, torch.Generator], Quad]] = {
 # --------------------------------------------------------------------------- what must come out
 
 
-def contract(inputs: Sequence[torch.Tensor], kwargs: Kwargs) -> tuple[torch.Tensor, ...]:
+def contract(inputs: Sequence[Tensor], kwargs: Kwargs) -> tuple[Tensor, ...]:
     """What PyTorch's autograd of SDPA gives for dq, dk, dv, by FlashAttention-2 if that can."""
     each = [_by_autograd(one, kwargs) for one in forward.sequences(inputs, 6)]
     return tuple(forward.joined(parts).contiguous() for parts in zip(*each, strict=True))
 
 
-def _by_autograd(one: tuple[torch.Tensor, ...], kwargs: Kwargs) -> tuple[torch.Tensor, ...]:
+def _by_autograd(one: tuple[Tensor, ...], kwargs: Kwargs) -> tuple[Tensor, ...]:
     q, k, v, _, _, do = one
     q, k, v = (tensor.detach().requires_grad_() for tensor in (q, k, v))
     with torch.enable_grad(), sdpa_kernel(TRUSTED):
@@ -132,9 +133,7 @@ def _by_autograd(one: tuple[torch.Tensor, ...], kwargs: Kwargs) -> tuple[torch.T
         return torch.autograd.grad(out, (q, k, v), do)
 
 
-def libraries(
-    inputs: Sequence[torch.Tensor], kwargs: Kwargs
-) -> Iterator[tuple[str, tuple[torch.Tensor, ...]]]:
+def libraries(inputs: Sequence[Tensor], kwargs: Kwargs) -> Iterator[tuple[str, tuple[Tensor, ...]]]:
     """The backward operators behind SDPA, on the call's o and lse; a submission may do so too."""
     causal, scale = bool(kwargs["causal"]), forward.scale_of(kwargs)
     aten, on_gpu = torch.ops.aten, inputs[0].is_cuda
@@ -169,13 +168,13 @@ def libraries(
             yield name, found
 
 
-def exact(inputs: Sequence[torch.Tensor], kwargs: Kwargs) -> tuple[torch.Tensor, ...]:
+def exact(inputs: Sequence[Tensor], kwargs: Kwargs) -> tuple[Tensor, ...]:
     """Float64 by definition from q, k, v, do alone; dq, dk, dv as float32."""
     each = [_exact(one, kwargs) for one in forward.sequences(inputs, 6)]
     return tuple(forward.joined(parts) for parts in zip(*each, strict=True))
 
 
-def _exact(one: tuple[torch.Tensor, ...], kwargs: Kwargs) -> tuple[torch.Tensor, ...]:
+def _exact(one: tuple[Tensor, ...], kwargs: Kwargs) -> tuple[Tensor, ...]:
     """dq, dk, dv of one sequence, or of a batch of equal ones."""
     q, k, v, _, _, do = one
     scale = forward.number_of_scale(kwargs, q.shape[-1])
@@ -194,8 +193,8 @@ def _exact(one: tuple[torch.Tensor, ...], kwargs: Kwargs) -> tuple[torch.Tensor,
 
 
 def exact_rows(
-    inputs: Sequence[torch.Tensor], kwargs: Kwargs, generator: torch.Generator
-) -> tuple[tuple[torch.Tensor, torch.Tensor], ...]:
+    inputs: Sequence[Tensor], kwargs: Kwargs, generator: torch.Generator
+) -> tuple[tuple[Tensor, Tensor], ...]:
     """One head of k that `generator` draws, with all query heads that read it.
 
     A row of dk or dv needs all of them.
@@ -203,7 +202,7 @@ def exact_rows(
     shared = inputs[1].flatten(0, 1).shape[0]
     which = int(torch.randint(shared, (1,), generator=generator, device=generator.device))
 
-    def of_group(tensor: torch.Tensor) -> slice:
+    def of_group(tensor: Tensor) -> slice:
         each = tensor.flatten(0, 1).shape[0] // shared
         return slice(which * each, (which + 1) * each)
 
@@ -217,8 +216,8 @@ def exact_rows(
 
 
 def _exact_head(
-    head: tuple[torch.Tensor, ...], dk: torch.Tensor, dv: torch.Tensor, causal: bool, scale: float
-) -> torch.Tensor:
+    head: tuple[Tensor, ...], dk: Tensor, dv: Tensor, causal: bool, scale: float
+) -> Tensor:
     """One query head's dq in float64, piece by piece; dk, dv [S_k, D] are added to.
 
     dS = P ∘ (dO vᵀ - rowsum(dO ∘ O)).

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from harness.problems.base import RETURN_LSE, Kwargs
@@ -39,7 +40,7 @@ FUSED = {
 
 def make_inputs(
     case: Case, distribution: str, generator: torch.Generator, device: torch.device, kwargs: Kwargs
-) -> tuple[torch.Tensor, ...]:
+) -> tuple[Tensor, ...]:
     """Draw q, k, v of one call; `distribution` names one of DISTRIBUTIONS, `kwargs` do not matter.
 
     Packed sequences come in an order that is drawn, too, each of the distribution by itself; behind
@@ -53,14 +54,14 @@ def make_inputs(
 
 def draw(
     case: Case, shapes: Sequence[Shape], generator: torch.Generator, device: torch.device
-) -> tuple[torch.Tensor, ...]:
+) -> tuple[Tensor, ...]:
     """Normal tensors of the case's type and of these shapes, then cu_seqlens if it is packed."""
     dtype = DTYPES[case.dtype.value]
     drawn = (torch.randn(s, generator=generator, device=device, dtype=dtype) for s in shapes)
     return *drawn, *([_draw_edges(case, generator)] if case.seqlens else [])
 
 
-def _draw_edges(case: Case, generator: torch.Generator) -> torch.Tensor:
+def _draw_edges(case: Case, generator: torch.Generator) -> Tensor:
     """cu_seqlens [sequences + 1] of the case's lengths in an order that `generator` draws."""
     device = generator.device
     order = torch.randperm(len(case.seqlens), generator=generator, device=device)
@@ -69,7 +70,7 @@ def _draw_edges(case: Case, generator: torch.Generator) -> torch.Tensor:
     return edges
 
 
-def sequences(inputs: Sequence[torch.Tensor], width: int) -> list[tuple[torch.Tensor, ...]]:
+def sequences(inputs: Sequence[Tensor], width: int) -> list[tuple[Tensor, ...]]:
     """The first `width` of `inputs`, [B, H, S, ...], of each packed sequence, as views.
 
     Where nothing is packed, they are one sequence.
@@ -83,17 +84,15 @@ def sequences(inputs: Sequence[torch.Tensor], width: int) -> list[tuple[torch.Te
     ]
 
 
-def joined(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+def joined(parts: Sequence[Tensor]) -> Tensor:
     """Sequences one behind the other again, [B, H, S, ...]."""
     return parts[0] if len(parts) == 1 else torch.cat(list(parts), 2)
 
 
-Triple = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+Triple = tuple[Tensor, Tensor, Tensor]
 
 
-def _needle(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, generator: torch.Generator
-) -> Triple:
+def _needle(q: Tensor, k: Tensor, v: Tensor, generator: torch.Generator) -> Triple:
     """One early key dominates every row of its head: kills skipped and sampled keys."""
     seqlen = k.shape[2]
     # Early, because causal rows before the needle cannot see it.
@@ -104,16 +103,14 @@ def _needle(
     return (q.float() * 0.3 + direction).to(q.dtype), k, v
 
 
-def _offset_v(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, generator: torch.Generator
-) -> Triple:
+def _offset_v(q: Tensor, k: Tensor, v: Tensor, generator: torch.Generator) -> Triple:
     """Columns of V differ in mean per head: kills constants and column means of another head."""
     shape = (*v.shape[:2], 1, v.shape[-1])
     offset = torch.randn(shape, generator=generator, device=v.device, dtype=torch.float32)
     return q, k, (v.float() + offset).to(v.dtype)
 
 
-def _rising(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, _: torch.Generator) -> Triple:
+def _rising(q: Tensor, k: Tensor, v: Tensor, _: torch.Generator) -> Triple:
     """Logits that rise with the key: every tile brings a new row maximum."""
     seqlen = k.shape[2]
     ramp = torch.linspace(0, 24, seqlen, device=k.device, dtype=torch.float32)[None, None, :, None]
@@ -122,7 +119,7 @@ def _rising(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, _: torch.Generato
     return q.to(v.dtype), k.to(v.dtype), v
 
 
-Draw = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Generator], Triple]
+Draw = Callable[[Tensor, Tensor, Tensor, torch.Generator], Triple]
 DISTRIBUTIONS: dict[str, Draw] = {
     "normal": lambda q, k, v, _: (q, k, v),
     # kills softmax without a maximum, and P held in fp16
@@ -134,9 +131,7 @@ DISTRIBUTIONS: dict[str, Draw] = {
 }
 
 
-def sdpa(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float | None
-) -> torch.Tensor:
+def sdpa(q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float | None) -> Tensor:
     """PyTorch's SDPA with the harness' meaning of `causal`: its own flag is top-left."""
     some: dict[str, Any] = {"scale": scale}
     if q.shape[1] != k.shape[1]:
@@ -163,21 +158,19 @@ def number_of_scale(kwargs: Kwargs, headdim: int) -> float:
     return 1.0 / math.sqrt(headdim) if scale is None else scale
 
 
-def contract(inputs: Sequence[torch.Tensor], kwargs: Kwargs) -> tuple[torch.Tensor, ...]:
+def contract(inputs: Sequence[Tensor], kwargs: Kwargs) -> tuple[Tensor, ...]:
     """What PyTorch SDPA gives: the published bar `max|diff| < 1e-2` is against this."""
     with sdpa_kernel(TRUSTED):
         out = _by_sdpa(inputs, kwargs).contiguous()
     return (out, exact_lse(inputs, kwargs)) if kwargs.get(RETURN_LSE) else (out,)
 
 
-def _by_sdpa(inputs: Sequence[torch.Tensor], kwargs: Kwargs) -> torch.Tensor:
+def _by_sdpa(inputs: Sequence[Tensor], kwargs: Kwargs) -> Tensor:
     causal, scale = bool(kwargs["causal"]), scale_of(kwargs)
     return joined([sdpa(q, k, v, causal, scale) for q, k, v in sequences(inputs, 3)])
 
 
-def libraries(
-    inputs: Sequence[torch.Tensor], kwargs: Kwargs
-) -> Iterator[tuple[str, tuple[torch.Tensor, ...]]]:
+def libraries(inputs: Sequence[Tensor], kwargs: Kwargs) -> Iterator[tuple[str, tuple[Tensor, ...]]]:
     """Each fused backend of SDPA that takes this call."""
     for name, backend in FUSED.items():
         try:
@@ -188,13 +181,13 @@ def libraries(
         yield name, (found,)
 
 
-def exact(inputs: Sequence[torch.Tensor], kwargs: Kwargs) -> tuple[torch.Tensor, ...]:
+def exact(inputs: Sequence[Tensor], kwargs: Kwargs) -> tuple[Tensor, ...]:
     """Float64 by definition, returned as float32 (its rounding is 1e-4 of the limits)."""
     out = joined([_exact(one, kwargs) for one in sequences(inputs, 3)])
     return (out, exact_lse(inputs, kwargs)) if kwargs.get(RETURN_LSE) else (out,)
 
 
-def exact_lse(inputs: Sequence[torch.Tensor], kwargs: Kwargs) -> torch.Tensor:
+def exact_lse(inputs: Sequence[Tensor], kwargs: Kwargs) -> Tensor:
     """ln(sum of exp(score)) of each row [B, H, S] by float64, as float32; -inf without any key."""
     parts = []
     for q, k, _ in sequences(inputs, 3):
@@ -214,7 +207,7 @@ def exact_lse(inputs: Sequence[torch.Tensor], kwargs: Kwargs) -> torch.Tensor:
     return joined(parts)
 
 
-def _exact(one: tuple[torch.Tensor, ...], kwargs: Kwargs) -> torch.Tensor:
+def _exact(one: tuple[Tensor, ...], kwargs: Kwargs) -> Tensor:
     """O of one sequence, or of a batch of equal ones."""
     q, k, v = (tensor.flatten(0, 1) for tensor in one)  # [B·H, S, D], k and v [B·KV, S_k, D]
     every = torch.arange(q.shape[1], device=q.device).expand(q.shape[0], -1)
@@ -224,14 +217,14 @@ def _exact(one: tuple[torch.Tensor, ...], kwargs: Kwargs) -> torch.Tensor:
     return out.view(one[0].shape)
 
 
-def shared_head(heads: int, k: torch.Tensor) -> torch.Tensor:
+def shared_head(heads: int, k: Tensor) -> Tensor:
     """For each of `heads` query heads of the batch the head of k [B·KV, S_k, D] that it reads."""
     return torch.arange(heads, device=k.device) // (heads // k.shape[0])
 
 
 def exact_rows(
-    inputs: Sequence[torch.Tensor], kwargs: Kwargs, generator: torch.Generator
-) -> tuple[tuple[torch.Tensor, torch.Tensor], ...]:
+    inputs: Sequence[Tensor], kwargs: Kwargs, generator: torch.Generator
+) -> tuple[tuple[Tensor, Tensor], ...]:
     """Float64 for some rows of every head: their flat indices [N], and O there [N, D] as float32.
 
     What it finds. Each head's rows are cut into equal strata and one row is drawn from each, so
@@ -254,8 +247,8 @@ def exact_rows(
 
 
 def _exact_rows(
-    one: tuple[torch.Tensor, ...], kwargs: Kwargs, generator: torch.Generator, wanted: int
-) -> tuple[torch.Tensor, torch.Tensor]:
+    one: tuple[Tensor, ...], kwargs: Kwargs, generator: torch.Generator, wanted: int
+) -> tuple[Tensor, Tensor]:
     """About `wanted` rows of one sequence: their numbers [H, R], and O there [H, R, D]."""
     q, k, v = (tensor.flatten(0, 1) for tensor in one)  # [H, S, D], all heads of the batch
     rows = draw_rows(q.shape[0], q.shape[1], generator, wanted)  # [H, R], rising in each head
@@ -264,13 +257,8 @@ def _exact_rows(
 
 
 def _exact_at(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    kwargs: Kwargs,
-    rows: torch.Tensor,
-    at_once: int,
-) -> torch.Tensor:
+    q: Tensor, k: Tensor, v: Tensor, kwargs: Kwargs, rows: Tensor, at_once: int
+) -> Tensor:
     """O [H, R, D] at rows [H, R] of q [H, S, D], `at_once` heads at a time."""
     read, heads = shared_head(q.shape[0], k), range(0, q.shape[0], at_once)
     each = (slice(first, first + at_once) for first in heads)
@@ -280,7 +268,7 @@ def _exact_at(
 
 def draw_rows(
     heads: int, seqlen: int, generator: torch.Generator, wanted: int = SAMPLED_ROWS
-) -> torch.Tensor:
+) -> Tensor:
     """[heads, R] rising row numbers: one of each of R equal strata, R * heads about `wanted`."""
     each, device = min(seqlen, max(1, -(-wanted // heads))), generator.device
     edges = torch.arange(each + 1, device=device) * seqlen // each
@@ -288,9 +276,7 @@ def draw_rows(
     return edges[:-1] + (chance * (edges[1:] - edges[:-1])).long()
 
 
-def _exact_some(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, kwargs: Kwargs, rows: torch.Tensor
-) -> torch.Tensor:
+def _exact_some(q: Tensor, k: Tensor, v: Tensor, kwargs: Kwargs, rows: Tensor) -> Tensor:
     """Some heads q [H, S, D], k, v [H, S_k, D], rows [H, R] → O there [H, R, D].
 
     Row r of a head lies in [r * S // R, (r + 1) * S // R): no later key than needed is read, and

@@ -47,14 +47,9 @@ class ResourceWatch(threading.Thread):
         strangers = sum(worker.entrant.kind is Kind.SUBMISSION for worker in workers)
         half_gib = monitor.card_gib / 2 if strangers > 1 else math.inf
         self.share_gib = min(limits.gpu_memory_gib, half_gib)
-        self.disks = {
-            worker.entrant.name: (Disk(worker.jail.cache), Disk(worker.jail.scratch))
-            for worker in workers
-        }
-        self.nameless = {
-            worker.entrant.name: usage.Nameless((worker.jail.cache, worker.jail.scratch))
-            for worker in workers
-        }
+        folders = {each.entrant.name: (each.jail.cache, each.jail.scratch) for each in workers}
+        self.disks = {name: tuple(map(Disk, both)) for name, both in folders.items()}
+        self.nameless = {name: usage.Nameless(both) for name, both in folders.items()}
         #: Whether an order in which processes end for want of memory could be set.
         self.order_is_kept = not os.statvfs("/proc").f_flag & os.ST_RDONLY
         self.stopping = threading.Event()

@@ -87,9 +87,8 @@ def settle(uid: int | None, contents: private_root.Contents, line: int | None = 
         os.setresuid(uid, uid, uid)
     for path in contents.ro:
         if path.is_dir() and not os.access(path, os.R_OK | os.X_OK):
-            raise UnavailableError(
-                f"the worker's user may not read {path}", f"chmod -R go+rX {path}, or --sandbox 1"
-            )
+            hint = f"chmod -R go+rX {path}, or --sandbox 1"
+            raise UnavailableError(f"the worker's user may not read {path}", hint)
     if second := os.fork():
         _stay(second, line)
     process_tree.die_with_parent()  # after the change of user, which forgets it
