@@ -74,8 +74,7 @@ def csv_text(found: Leaderboard) -> str:
         for row in board.rows:
             shared = of_board(board) | _of_row(row)
             for result in _each(row.results):
-                line = shared | result
-                writer.writerow({name: _cell(line[name]) for name in COLUMNS})
+                writer.writerow({name: _cell(value) for name, value in (shared | result).items()})
     return out.getvalue()
 
 
@@ -114,16 +113,12 @@ def _each(results: Sequence[Result]) -> Iterator[dict[str, object]]:
         fields = {name: getattr(result, name) for name in OF_A_RESULT}
         for name, value in fields.items():  # JSON has no word for what is no number
             fields[name] = None if isinstance(value, float) and not math.isfinite(value) else value
-        yield fields | {"status": result.status.value} | _of_a_stretch(result)
-
-
-def _of_a_stretch(result: Result) -> dict[str, object]:
-    """What lasts; None without a stretch."""
-    stretch = lasting(result)
-    return {
-        "lasting_ms": stretch and stretch.latency_ms,
-        "lasting_tflops": stretch and stretch.tflops,
-        "lasting_mhz": stretch and stretch.clock_mhz,
-        "lasting_w": stretch and stretch.power_w,
-        "pj_per_flop": stretch and stretch.pj_per_flop,
-    }
+        stretch = lasting(result)
+        yield fields | {
+            "status": result.status.value,
+            "lasting_ms": stretch and stretch.latency_ms,
+            "lasting_tflops": stretch and stretch.tflops,
+            "lasting_mhz": stretch and stretch.clock_mhz,
+            "lasting_w": stretch and stretch.power_w,
+            "pj_per_flop": stretch and stretch.pj_per_flop,
+        }

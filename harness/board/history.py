@@ -29,9 +29,7 @@ class Point:
 def history(heads: Iterable[Head]) -> list[Point]:
     """Points in order of time; the speed-up is the geometric mean over the configs of the run."""
     runs: dict[tuple[object, ...], dict[str, Head]] = {}  # a config once, in however many files
-    for head in heads:
-        if is_hidden(head.config):
-            continue
+    for head in (h for h in heads if not is_hidden(h.config)):
         key = (head.entry, head.gpu, head.suite_sha256, head.protocol, head.run)
         runs.setdefault(key, {})[head.config] = head
     points = [_point(list(lines.values())) for lines in runs.values()]

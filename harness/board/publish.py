@@ -42,8 +42,7 @@ class BoardFile:
         """The way from the board to the root, for links: `` or `../../`."""
         folder = self.board.resolve().parent
         root = self.root.resolve()
-        depth = len(folder.relative_to(root).parts) if folder.is_relative_to(root) else 0
-        return "../" * depth
+        return "../" * (len(folder.relative_to(root).parts) if folder.is_relative_to(root) else 0)
 
     def holds(self, head: record.Head) -> bool:
         """Whether this line is shown there."""
@@ -77,8 +76,7 @@ def rebuild(
 
 def build(results_dir: Path) -> tuple[Leaderboard, list[record.BadLine]]:
     """The boards that `results_dir` holds, and the lines that had to be left out."""
-    board, bad, _ = _read(results_dir, lambda _: True)
-    return board, bad
+    return _read(results_dir, lambda _: True)[:2]
 
 
 def publish(
@@ -95,9 +93,8 @@ def publish(
     files[place.board] = markdown.render(board, shown, place.home)
     for name, drawing in drawn.values():
         files[place.board.parent / "docs" / name] = drawing
-    page_path = place.board.with_suffix(".html")
     links = _links(results_dir, place, board, heads)
-    files[page_path] = page.render(board, history(heads), notes, links)
+    files[place.board.with_suffix(".html")] = page.render(board, history(heads), notes, links)
     if is_project(place.root) and not (place.root / "run.py").is_file():
         # no checkout: neither run.py nor our docs/ are there
         text = re.sub(r" How to read the rest:\s*\[[^]]+\]\([^)]+\)\.", "", files[place.board])
@@ -111,8 +108,7 @@ def _read(
 ) -> tuple[Leaderboard, list[record.BadLine], list[record.Head]]:
     heads, bad = record.heads(results_dir)
     heads = [head for head in heads if holds(head)]
-    board, bad = query.boards_from(heads, bad)
-    return board, bad, heads
+    return *query.boards_from(heads, bad), heads
 
 
 def _links(
@@ -125,13 +121,12 @@ def _links(
     inside = folder.is_relative_to(root) and (root / "README.md").is_file()
     near = results.is_relative_to(folder) or folder.is_relative_to(results)
     entries = {row.entry for one in board.boards for row in one.rows} if inside else set()
-    found = {entry: _source(root, entry) for entry in sorted(entries)}
     return page.Files(
         text=place.board.name,
         results=f"{os.path.relpath(results, folder)}/" if near else None,
         home=place.home if inside else None,
         docs=(root / "docs" / "how-to-read-the-board.md").is_file(),
-        folders={entry: path for entry, path in found.items() if path},
+        folders={entry: path for entry in sorted(entries) if (path := _source(root, entry))},
         records={
             (h.run, h.entry, h.gpu): h.path.relative_to(results_dir).as_posix() for h in heads
         },
@@ -151,9 +146,7 @@ def _source(root: Path, entry: str) -> str:
 def _notes(root: Path, board: Leaderboard, fresh: Mapping[Path, str]) -> dict[str, str]:
     """NOTES.md of every entry here, as `fresh` has it or as it is; the root's own count."""
     found: dict[str, str] = {}
-    folders = [
-        layer for name in ("baselines", "submissions") for layer in layers(root / name)[::-1]
-    ]
+    folders = [*layers(root / "baselines")[::-1], *layers(root / "submissions")[::-1]]
     for row in (row for one in board.boards for row in one.rows):
         for home in (folder.resolve() for folder in folders):
             path = Path(os.path.realpath(home / row.entry / "NOTES.md"))  # of a circle itself

@@ -47,8 +47,7 @@ def of_entry(among: Sequence[record.Head], entry: str) -> list[record.Head]:
 
 def boards(args: argparse.Namespace) -> Leaderboard:
     """The boards as `rank` builds them, cut down to --suite and --on."""
-    wanted, bad = heads(args)
-    found, _ = boards_from(wanted, bad)
+    found, _ = boards_from(*heads(args))
     if not found.boards:
         what = " ".join(
             f"--{flag} {value}" for flag, value in (("suite", args.suite), ("on", args.on)) if value
@@ -89,11 +88,10 @@ def _by_todays_rule(results: Sequence[Result], among: Iterable[record.Head]) -> 
     wanted = {(place(r), r.speedup.against) for r in old if r.speedup}
     bases, _ = record.read(h for h in among if (place(h), h.entry) in wanted)
     found = {(place(base), base.entry): base for base in bases}
-
-    def base_of(r: Result) -> Result | None:
-        return found.get((place(r), r.speedup.against)) if r.speedup else None
-
-    return [by_todays_rule(r, base_of(r)) for r in results]
+    return [
+        by_todays_rule(r, found.get((place(r), r.speedup.against)) if r.speedup else None)
+        for r in results
+    ]
 
 
 class SharedRuns:

@@ -235,7 +235,6 @@ def _board(
     rows = [_beside_libraries(row, grid, official, libraries) for row in rows]
     scored = sorted((row for row in rows if row.speedup), key=lambda r: (-_value(r), r.entry))
     alike = {name: [row for row in scored if row.group == name] for name in GROUPS}
-    ranked = {name: _ranked(alike[name], configs, beside) for name in GROUPS}
     return Board(
         gpu=first.gpu,
         suite=max(group, key=lambda r: (r.date, r.run)).suite,
@@ -243,7 +242,7 @@ def _board(
         protocol=first.protocol,
         configs=configs,
         headline=headline,
-        **ranked,
+        **{name: _ranked(alike[name], configs, beside) for name in GROUPS},
         steps=tuple(row for row in scored if row.champion),
         unranked=tuple(sorted((r for r in rows if not r.speedup), key=lambda r: r.entry)),
     )
@@ -357,12 +356,9 @@ def _tied(a: Row, b: Row, configs: Sequence[str], beside: Beside) -> bool:
 
 def direct(a: Row, b: Row, configs: Sequence[str]) -> Interval | None:
     """How many times faster `a` is than `b`, where both ran side by side on every config."""
-    ratios = []
-    for config in configs:
-        if (ratio := direct_on(a.on(config), b.on(config))) is None:
-            return None
-        ratios.append(ratio)
-    return stats.geomean(ratios) if ratios else None
+    ratios = [direct_on(a.on(config), b.on(config)) for config in configs]
+    known = [ratio for ratio in ratios if ratio]
+    return stats.geomean(known) if known and len(known) == len(ratios) else None
 
 
 def by_todays_rule(result: Result, base: Result | None) -> Result:

@@ -236,7 +236,6 @@ HOUSEKEEPING = re.compile(
 #: Sums and softmaxes of PyTorch itself: real work, done by the library.
 TORCH_WORK = re.compile(r"softmax|reduce_kernel|triu_tril|at::native::.*(norm|cumsum|scan)", re.I)
 
-
 #: Results that agree with a library's in this share of their elements are that library's.
 SAME_BITS = 0.999
 
@@ -256,8 +255,6 @@ def classify(names: Iterable[str], likeness: Mapping[str, float] = MappingProxyT
             library += 1
         elif not HOUSEKEEPING.search(name):
             own += 1
-    if own and library:
-        return MIXED
     if library:
-        return LIBRARY
+        return MIXED if own else LIBRARY
     return CUSTOM if own else UNKNOWN

@@ -183,9 +183,8 @@ def as_json(found: HeatMap) -> Mapping[str, object]:
 
 
 def _cell_json(cell: Cell) -> list[object]:
-    ratio = cell.ratio
     return [
-        *(float(f"{x:.5g}") for x in (ratio.low, ratio.value, ratio.high)),
+        *(float(f"{x:.5g}") for x in (cell.ratio.low, cell.ratio.value, cell.ratio.high)),
         library(cell.library),
         float(f"{cell.result.tflops or 0:.4g}"),
     ]

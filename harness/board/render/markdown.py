@@ -88,8 +88,7 @@ def render(board: Leaderboard, pictures: Mapping[int, str] | None = None, home: 
 
 def _section(board: Board, picture: str) -> str:
     notes = Notes(board)
-    lines = [f"## {safe(board_title(board))}", ""]
-    lines += [_identity(board), ""]
+    lines = [f"## {safe(board_title(board))}", "", _identity(board), ""]
     if picture:
         shown = "Each cell beside the best library" if board.is_grid else SPEEDUPS
         lines += [f"![{shown}]({picture})", ""]
@@ -252,8 +251,7 @@ def _cpu_table(board: Board) -> str:
     head = ["entry", "kind", "language", *map(safe, board.configs), "integrity", "date"]
     body = []
     for row in board.rows:
-        found = map(row.on, board.configs)
-        cells = [safe(ending(result)) if result else "not run" for result in found]
+        cells = [safe(ending(r)) if r else "not run" for r in map(row.on, board.configs)]
         start = [code(row.entry), row.pick.kind.value, safe(row.pick.language)]
         body.append([*start, *cells, safe(row.integrity), row.date])
     return table(head, body)

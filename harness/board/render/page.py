@@ -144,12 +144,11 @@ def _config(board: Board, config: str, notes: Notes) -> Json:
     case, machine = result.case, result.machine
     floor = ceilings(case, machine, 0, get_problem(result.problem))
     peak, tensor_ms, exp_ms = peak_tflops(machine), floor.tensor_ms, floor.exp_ms
-    exp_peak = peak * tensor_ms / exp_ms if peak and tensor_ms and exp_ms else None
     return {
         "name": config,
         "shape": shape_words(case, " · "),
         "peak": peak,
-        "expPeak": _short(exp_peak),
+        "expPeak": _short(peak * tensor_ms / exp_ms if peak and tensor_ms and exp_ms else None),
         "bandwidth": bandwidth(machine),
         "intensity": _short(floor.intensity),
         "machineNotes": notes.of_machine(config),
@@ -208,8 +207,7 @@ def _next(row: Row) -> str:
 def _cell(board: Board, result: Result, notes: Notes) -> Json:
     cell: Json = {"status": result.status.value, "reason": sanitize(result.reason)}
     if result.status is not Status.PASSED or board.is_cpu:
-        log = [sanitize(line, 200) for line in result.log_tail.splitlines()[-12:]]
-        cell["log"] = log
+        cell["log"] = [sanitize(line, 200) for line in result.log_tail.splitlines()[-12:]]
         if found := result.mismatch:  # digits from 0, all right, to 9, all wrong
             heads, levels = head_names(found), list(found.picture)
             cell["map"] = {"scale": scale(found), "heads": heads, "levels": levels}

@@ -31,9 +31,8 @@ text{font:13px system-ui,-apple-system,"Segoe UI",sans-serif}.title{font-size:17
 
 def _grid_svg(board: Board) -> str:
     """The whole file; the same bytes for the same board."""
-    drawn = maps(board)[:MOST_MAPS]
     parts, y = list[str](), float(TOP)
-    for one in drawn:
+    for one in maps(board)[:MOST_MAPS]:
         parts += _map(one, y)
         y += HEAD + LINE * len(one.lines) + GAP
     title = f"{board_title(board)}: each cell beside its best library"

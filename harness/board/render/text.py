@@ -70,9 +70,7 @@ def shape_words(case: Case, between: str = ", ") -> str:
 
 def times(ratio: Interval | None) -> str:
     """`1.042× [1.039, 1.045]`."""
-    if ratio is None:
-        return "–"
-    return f"{ratio.value:.3f}× [{ratio.low:.3f}, {ratio.high:.3f}]"
+    return "–" if ratio is None else f"{ratio.value:.3f}× [{ratio.low:.3f}, {ratio.high:.3f}]"
 
 
 def rank_text(row: Row) -> str:
@@ -230,9 +228,8 @@ def head_names(found: Mismatch) -> list[str]:
         last = min(first + found.heads_a_line, batch * heads) - 1
         here, there = _head(first, found), _head(last, found)
         same_batch = first // heads == last // heads
-        names.append(
-            here if last == first else f"{here}…{there.split()[-1] if same_batch else there}"
-        )
+        span = f"{here}…{there.split()[-1] if same_batch else there}"
+        names.append(here if last == first else span)
     return names
 
 
