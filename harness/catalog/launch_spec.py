@@ -8,6 +8,7 @@ import ast
 import re
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
+from itertools import product
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -19,11 +20,7 @@ SIZES = ("B", "H", "S", "D", "SM")  # batch, heads, sequence, head dimension, mu
 FUNCTIONS = ("cdiv", "min", "max")
 TENSORS = ("q", "k", "v", "o")
 SCALARS = ("B", "H", "S", "D", "SM", "scale", "scale_log2", "causal")
-STRIDES = tuple(
-    f"{tensor}.{part}"
-    for tensor in TENSORS
-    for part in ("strides", "stride_b", "stride_h", "stride_s")
-)
+STRIDES = tuple(map(".".join, product(TENSORS, ("strides", "stride_b", "stride_h", "stride_s"))))
 PLACEHOLDERS = ("D", "causal", "dtype")
 MOST_EXPRESSION = 200  # characters
 MOST_NUMBER = 2**31 - 1

@@ -68,16 +68,15 @@ def read_file(
     try:
         with open(path, "rb", opener=_open) as file:
             told = os.fstat(file.fileno())
-            mode, size = told.st_mode, told.st_size
             if within and not _opened(file.fileno(), path).is_relative_to(within):
                 raise _leads_out(path)
-            if not stat.S_ISREG(mode):
+            if not stat.S_ISREG(told.st_mode):
                 raise fault(path, "is no regular file", "put a file in its place", error=error)
-            body = file.read(most_bytes + 1) if size <= most_bytes else b""
+            body = file.read(most_bytes + 1) if told.st_size <= most_bytes else b""
     except (OSError, ValueError) as cause:  # ValueError: a null character in the name
         raise unreadable(path, cause, error) from None
-    if max(size, len(body)) > most_bytes:
-        said = f"{max(size, len(body))} bytes, at most {most_bytes}"
+    if (size := max(told.st_size, len(body))) > most_bytes:
+        said = f"{size} bytes, at most {most_bytes}"
         raise fault(path, said, "make it shorter", error=error)
     return body
 

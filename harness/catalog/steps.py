@@ -70,8 +70,10 @@ def manifest_of(path: Path) -> Manifest:
         launch = parse_launch(section, f"{described}: {path.name}")
     except ValueError as cause:
         raise SubmissionError(str(cause), PAGE) from None
-    alone = Manifest(name=usable(path.stem, path), needs=Needs(compute_capability="8.0"))
-    inherited = _submission_above(path) or alone
+    inherited = Manifest(name=usable(path.stem, path), needs=Needs(compute_capability="8.0"))
+    above = path.parent.parent / "manifest.yaml"  # of the submission whose steps/ hold `path`
+    if path.parent.name == "steps" and above.is_file():
+        inherited = load_model(above, Manifest, SubmissionError)
     return Manifest(
         name=path.stem,
         author=inherited.author,
@@ -121,14 +123,6 @@ def _claims(kernels: list[dict[str, Any]], described: Path, name: str) -> Claims
         causal=masks.pop() if len(masks) == 1 else "both",
         dtypes=tuple(Dtype(dtype) for dtype in sorted(dtypes, reverse=True)),
     )
-
-
-def _submission_above(path: Path) -> Manifest | None:
-    """The manifest of the submission whose steps/ hold `path`."""
-    manifest = path.parent.parent / "manifest.yaml"
-    if path.parent.name != "steps" or not manifest.is_file():
-        return None
-    return load_model(manifest, Manifest, SubmissionError)
 
 
 def _read(path: Path) -> dict[str, Any]:

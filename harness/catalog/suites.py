@@ -97,8 +97,7 @@ def _case(
     headdim: int, seqlen: int, causal: bool, dtype: Dtype, batch: int | None, heads: int | None
 ) -> Case:
     short = f"{seqlen // 1024}k" if seqlen % 1024 == 0 else str(seqlen)
-    name = f"hdim{headdim}_seq{short}"
-    name += "" if causal else "_full"
+    name = f"hdim{headdim}_seq{short}{'' if causal else '_full'}"
     name += "" if dtype is Dtype.FP16 else f"_{dtype.value}"
     try:
         return Case(

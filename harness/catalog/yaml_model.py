@@ -230,22 +230,16 @@ def line_of(node: yaml.Node | None, location: Location) -> int:
 
 def _fields_at(model: type[BaseModel], location: Location) -> list[str]:
     """Names of the keys allowed at `location` inside `model`."""
-    current: type[BaseModel] = model
-    for part in location:
-        if isinstance(part, int):
-            continue
-        field = current.model_fields.get(str(part))
+    for key in (part for part in location if isinstance(part, str)):
+        field = model.model_fields.get(key)
         inner = _model_in(field.annotation) if field else None
         if inner is None:
             return []
-        current = inner
-    return list(current.model_fields)
+        model = inner
+    return list(model.model_fields)
 
 
 def _model_in(annotation: object) -> type[BaseModel] | None:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
-    for inner in getattr(annotation, "__args__", ()):
-        if found := _model_in(inner):
-            return found
-    return None
+    return next(filter(None, map(_model_in, getattr(annotation, "__args__", ()))), None)
