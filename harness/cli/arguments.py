@@ -16,6 +16,7 @@ class Parser(argparse.ArgumentParser):
     """Raises UsageError where argparse prints its usage and leaves."""
 
     def __init__(self, **settings: Any) -> None:
+        settings |= {"formatter_class": argparse.RawDescriptionHelpFormatter}  # an epilog's lines
         super().__init__(**settings, allow_abbrev=False)  # sys.argv is searched for some
 
     def error(self, message: str) -> NoReturn:

@@ -74,8 +74,6 @@ exit codes: 0 done · 1 a submission failed, or cannot be read · 2 usage or har
             (UNSUPPORTED: outside the claims of its manifest, or it raises NotImplementedError)
             141 nobody reads the output any more (a run goes on to its end and is recorded)
 """
-
-
 #: Any of these flags makes a campaign of a run.
 MANY = ("engine", "gpus", "per_unit", "resume")
 ALONE = ("-h", "--help", "-V", "--version")
@@ -105,11 +103,7 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
             f"--watch repeats a run, and '{words[0]}' is none",
             "python run.py --submission NAME --watch",
         )
-    parser = Parser(
-        prog=typed("run.py"),
-        epilog=typed(EPILOG),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = Parser(prog=typed("run.py"), epilog=typed(EPILOG))
     parser.add_argument(
         "--version", "-V", action="version", version=f"attnboard {__version__}, protocol {PROTOCOL}"
     )
@@ -148,10 +142,7 @@ def is_campaign(args: argparse.Namespace) -> bool:
 def add_run(subparsers: argparse._SubParsersAction[Any]) -> None:
     """Declare the default command."""
     parser = subparsers.add_parser(
-        "run",
-        help="judge, time and rank (the default)",
-        epilog=typed(EPILOG),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        "run", help="judge, time and rank (the default)", epilog=typed(EPILOG)
     )
     add = parser.add_argument
     add(
