@@ -28,10 +28,9 @@ def placement_of(args: argparse.Namespace) -> Placement | None:
     if not is_campaign(args):
         return None
     gpus = None if args.gpus in (None, "all") else int(args.gpus)
-    remote = args.engine in REMOTE
     return Placement(
         executor=args.engine or "local",
-        gpus=1 if args.gpus is None and args.gpu and not remote else gpus,
+        gpus=1 if args.gpus is None and args.gpu and args.engine not in REMOTE else gpus,
         first_gpu=args.gpu or 0,
         per_unit=args.per_unit or 1,
         resume=args.resume,

@@ -61,8 +61,7 @@ class Terminal(Observer):
     ) -> None:
         stream = file if file is not None else (sys.stderr if quiet_stdout else sys.stdout)
         self.console = Console(file=stream, highlight=False, markup=False, soft_wrap=True)
-        self.moving = self.console.is_terminal and os.environ.get("TERM") != "dumb"
-        self.moving = self.moving and not brief
+        self.moving = self.console.is_terminal and os.environ.get("TERM") != "dumb" and not brief
         self.brief = brief
         self._live: Live | None = None
         self._stages: dict[str, str] = {}
@@ -209,10 +208,8 @@ def _cells(board: Board, row: Row) -> list[str]:
     cells.append(times(row.speedup) if row.speedup else sanitize(row.why, 60))
     for config in board.configs if not board.is_grid else ():
         result = row.on(config)
-        if board.is_cpu:
-            cells.append(result.status.value if result else "not run")
-        else:
-            cells.append(number(result.tflops if result else None, 1))
+        ended = result.status.value if result else "not run"
+        cells.append(ended if board.is_cpu else number(result.tflops if result else None, 1))
     return cells
 
 
@@ -230,8 +227,7 @@ def _grid_lines(board: Board, colour: bool) -> list[str]:
     """Maps of the best submissions of a grid; and who is slower off the official shapes."""
     lines: list[str] = []
     for one in maps(board):
-        lines += ["", f"{one.row.entry}: {summary(one.row)}"]
-        lines += text_lines(one, colour)
+        lines += ["", f"{one.row.entry}: {summary(one.row)}", *text_lines(one, colour)]
     for row in board.rows:
         if words := loss_words(row):
             lines += ["", f"{row.entry}: {words}"]

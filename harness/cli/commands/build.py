@@ -157,9 +157,8 @@ def report(
 
 def limits() -> Limits:
     """Those of a run; of this machine's memory no more than half, as nobody prepared it for one."""
-    usual = Limits()
     half_gib = max(1, memory_bytes() >> 31)
-    return usual.model_copy(update={"memory_gib": min(usual.memory_gib, half_gib)})
+    return Limits(memory_gib=min(Limits().memory_gib, half_gib))
 
 
 def memory_bytes() -> int:

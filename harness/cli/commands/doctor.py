@@ -134,9 +134,7 @@ def bytecode(package: str = "torch") -> Iterator[Line]:
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(
-        int(part) for part in version.split("+", maxsplit=1)[0].split(".")[:2] if part.isdigit()
-    )
+    return tuple(int(part) for part in version.partition("+")[0].split(".")[:2] if part.isdigit())
 
 
 def tools() -> Iterator[Line]:

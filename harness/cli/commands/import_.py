@@ -58,10 +58,8 @@ def run(args: argparse.Namespace) -> int:
     path = root() / "configs" / f"{suite}.yaml"
     if path.exists() or suite in known_suites(path.parent):  # also of what comes along
         raise UsageError(f"{suite}: a suite is called so already", "take another name: --name NAME")
-    found = [
-        _case(workload, shared, args.workloads, line)
-        for line, workload in _lines(args.workloads, name)
-    ]
+    traced = _lines(args.workloads, name)
+    found = [_case(workload, shared, args.workloads, line) for line, workload in traced]
     if not (cases := list({(c.shape, c.kv_shape, c.seqlens): c for c in found if c}.values())):
         raise UnavailableError(
             f"{args.workloads}: none of {len(found)} workloads of {name} can be a case here",
@@ -186,9 +184,8 @@ def _text(name: str, what: str, cases: Sequence[Case], args: argparse.Namespace)
         suite = Suite(name=name, description=what, cases=tuple(cases))
     except ValidationError as cause:
         raise UsageError(f"{args.workloads}: {cause.errors()[0]['msg']}", "--name NAME") from None
-    head = suite.model_dump(
-        mode="json", include={"name", "description", "problem", "device", "against"}
-    )
+    fields = {"name", "description", "problem", "device", "against"}
+    head = suite.model_dump(mode="json", include=fields)
     listed = [json.dumps(case.model_dump(mode="json")) for case in cases]  # which is YAML too
     return (
         f"# Imported from {shown(args.definition.name)} and {shown(args.workloads.name)}.\n"

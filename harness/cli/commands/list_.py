@@ -30,9 +30,8 @@ def run(args: argparse.Namespace) -> int:
     """Always exit code 0: a broken folder is a row that says so."""
     root = base()
     args.results = args.results or root / "results"
-    listed = {"submissions": _entries(args, root / "submissions"), "rungs": _rungs(args, root)}
-    listed |= {"baselines": _entries(args, root / "baselines")}
-    listed |= {"suites": _suites(args, root / "configs")}
+    listed = {name: _entries(args, root / name) for name in ("submissions", "baselines")}
+    listed |= {"rungs": _rungs(args, root), "suites": _suites(args, root / "configs")}
     asked = [args.what] if args.what in listed else ["submissions", "baselines", "suites"]
     lists = {name: list(listed[name]) for name in asked}
     if args.json:
@@ -41,13 +40,8 @@ def run(args: argparse.Namespace) -> int:
     for name, rows in lists.items():
         print(f"{name} ({len(rows)})")
         if rows:
-            print(
-                query.table(
-                    [list(rows[0]), *(list(row.values()) for row in rows)],
-                    indent="  ",
-                    cut=range(len(rows[0]) - 1, 0, -1),
-                )
-            )
+            cells = [list(rows[0]), *(list(row.values()) for row in rows)]
+            print(query.table(cells, indent="  ", cut=range(len(rows[0]) - 1, 0, -1)))
         print()
     usual = ("--submission NAME", "show NAME", "init NAME", "list rungs")
     print(typed(f"next: {' · '.join(f'python run.py {each}' for each in usual)}"))

@@ -73,11 +73,8 @@ def show(outcome: selftest_corpus.Outcome) -> None:
 def show_row(result: Result) -> None:
     """The bare row, before its batch is complete."""
     latency = f" {result.latency_ms:.4g} ms" if result.latency_ms else ""
-    print(
-        f"    {result.entry}: {selftest_corpus.status_line(result)}{latency}",
-        file=sys.stderr,
-        flush=True,
-    )
+    said = f"    {result.entry}: {selftest_corpus.status_line(result)}{latency}"
+    print(said, file=sys.stderr, flush=True)
 
 
 def show_ablated(outcome: selftest_corpus.Outcome) -> None:

@@ -163,10 +163,7 @@ def _named(name: str, heads: list[Head]) -> list[Head]:
 def _best(mine: list[Head], theirs: list[Head], among: list[Head]) -> list[Pair]:
     """Runs that hold both, before the newest of each; GPUs first, most configs first."""
     shared_runs = {h.run for h in mine} & {h.run for h in theirs}
-    together = (
-        [h for h in mine if h.run in shared_runs],
-        [h for h in theirs if h.run in shared_runs],
-    )
+    together = [[h for h in side if h.run in shared_runs] for side in (mine, theirs)]
     best: list[Pair] = []
     for left, right in (together, (mine, theirs)):
         for board in {(h.gpu, h.suite_sha256, h.protocol) for h in left}:
@@ -218,8 +215,7 @@ def _lines(a: str, b: str, pairs: Sequence[Pair]) -> list[str]:
     first = pairs[0]
     again = side_by_side({r.entry: r.kind for r in (first.a, first.b)}, first.a.suite)
     lines = [f"{sanitize(pairs[0].a.gpu)} · {pairs[0].a.suite}", query.table(rows)]
-    lines += _lasting_lines(a, b, pairs)
-    lines += _unheld(pairs)
+    lines += [*_lasting_lines(a, b, pairs), *_unheld(pairs)]
     if not all(pair.paired for pair in pairs):
         against = pairs[0].a.speedup.against if pairs[0].a.speedup else "the baseline"
         lines.append(

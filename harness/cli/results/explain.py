@@ -153,8 +153,7 @@ def _copied(cache: Path, result: Result, folder: Path) -> list[dict[str, int]]:
     notes: list[dict[str, int]] = []
     for _, path in sorted(_cubins(cache, result))[-MOST_BINARIES:]:
         with contextlib.suppress(UsageError):
-            body = _plain_file(path, MOST_BINARY_BYTES)
-            (folder / f"{len(notes)}.cubin").write_bytes(body)
+            (folder / f"{len(notes)}.cubin").write_bytes(_plain_file(path, MOST_BINARY_BYTES))
             notes.append(_triton_note(path))
     return notes
 
@@ -185,10 +184,9 @@ def _triton_note(cubin: Path) -> dict[str, int]:
         note = json.loads(_plain_file(cubin.with_suffix(".json"), MOST_NOTE_BYTES))
     except (UsageError, ValueError, RecursionError):
         return {}
-    fields = ("shared", "num_warps")
     return {
         key: note[key]
-        for key in fields
+        for key in ("shared", "num_warps")
         if isinstance(note, dict) and isinstance(note.get(key), int) and 0 <= note[key] < 1 << 31
     }
 

@@ -201,7 +201,6 @@ def _reasons(table: Published, results: Sequence[Result]) -> list[str]:
     told = {r.version for r in results if r.version} | {f"torch {r.machine.torch}" for r in results}
     versions = sorted(sanitize(version, 60) for version in told)
     clocks = [r.clock_mhz for r in results if r.clock_mhz]
-    days = [result.date[:10] for result in results]
     return [
         "what was not the same",
         f"  GPU: there {table.gpu}, here {', '.join(gpus)}",
@@ -209,7 +208,7 @@ def _reasons(table: Published, results: Sequence[Result]) -> list[str]:
         f"  clock: there not told; here {_span(f'{clock:.0f} MHz' for clock in clocks)}",
         f"  FLOPs: there {table.flops}; here docs/arguments.md",
         *(f"  {line}" for line in table.differs),
-        f"  measured here {_span(days)}",
+        f"  measured here {_span(result.date[:10] for result in results)}",
     ]
 
 

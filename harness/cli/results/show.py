@@ -55,11 +55,9 @@ def run(args: argparse.Namespace) -> int:
 
 def _row(board: Board, row: Row) -> list[str]:
     first = row.pick
-    place = (
-        f"{place_text(row)}, {times(row.speedup)} over {board.headline}"
-        if row.speedup
-        else f"not ranked: {row.why}"
-    )
+    place = f"not ranked: {row.why}"
+    if row.speedup:
+        place = f"{place_text(row)}, {times(row.speedup)} over {board.headline}"
     machine = first.machine
     where = machine.cpu
     if machine.sms:
@@ -100,10 +98,8 @@ def _result(board: Board, result: Result, *, samples: bool) -> list[str]:
         f"    {milliseconds(result.latency_ms)} ms ({spread}), {number(result.tflops, 1)} TFLOP/s, "
         f"{number(result.peak_pct, 1)} % of peak, {result.blocks} blocks"
     )
-    held = f"{result.numerics_class}; {result.integrity}"
-    lines.append(f"    speed-up over {rival}: {ratio}; {held}")
-    if result.error:
-        worst = result.error
+    lines.append(f"    speed-up over {rival}: {ratio}; {result.numerics_class}; {result.integrity}")
+    if worst := result.error:
         lines.append(
             f"    max diff {scientific(worst.max_diff)}, relative L2 {scientific(worst.rel_l2)}, "
             f"worst row {scientific(worst.worst_row)}"

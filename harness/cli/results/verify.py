@@ -123,8 +123,7 @@ def _line(path: Path, number: str) -> Result:
         ) from None
 
 
-# --------------------------------------------------------------------------- the record against
-# today
+# --------------------------------------------------------------------------- the record and today
 
 
 def judge(old: Interval, new: Interval, tolerance: float, *, one_card: bool = True) -> Verdict:

@@ -180,9 +180,8 @@ def suite_for(problem: Problem, gpu: bool, expect: Expectation) -> Suite:
         import_s=90, first_call_s=30, burst_s=15, memory_gib=host_gib, gpu_memory_gib=24
     )
     if expect.slow:
-        limits = limits.model_copy(
-            update={"import_s": 15, "first_call_s": 4, "burst_s": 4, "entrant_s": 20}
-        )
+        short = {"import_s": 15, "first_call_s": 4, "burst_s": 4, "entrant_s": 20}
+        limits = limits.model_copy(update=short)
     control = load_suite(problem.suites[1], HOME / "configs").against  # runs with and without a GPU
     return Suite(
         name="selftest",
@@ -209,10 +208,9 @@ def run_batch(
 
     only_check: nobody is timed, and who gets through the checks is `untried`.
     """
-    first = specimens[0].expect
     gpu = machine.has_gpu
     problem = get_problem(specimens[0].problem)
-    suite = suite_for(problem, gpu, first)
+    suite = suite_for(problem, gpu, specimens[0].expect)
     partners = dict.fromkeys(partner for s in specimens for partner in s.partners)
     neighbours = [honest_control(name) for s in specimens for name in s.expect.beside]
     folders = dict.fromkeys([*(s.folder for s in specimens), *partners, *neighbours])
@@ -325,19 +323,17 @@ def judge(
         return Outcome(specimen, None, "untried", "no row")
     expect, status = specimen.expect, result.status
     if specimen.honest:
-        verdict = "passed" if status is Status.PASSED else "flagged"
-        return Outcome(
-            specimen, result, verdict, "" if verdict == "passed" else status_line(result)
-        )
+        if status is Status.PASSED:
+            return Outcome(specimen, result, "passed", "")
+        return Outcome(specimen, result, "flagged", status_line(result))
     if status is not Status.PASSED:
         verdict = "stopped" if status in expect.status else "surprise"
         if status in NOBODYS_FAULT and verdict == "surprise":
             verdict = "accepted"  # it broke something and got away without blame
         return Outcome(specimen, result, verdict, status_line(result))
     excuse = harmless(expect, result, suite, orphans, specimen.name in slower)
-    return Outcome(
-        specimen, result, "stopped" if excuse else "accepted", excuse or status_line(result)
-    )
+    verdict = "stopped" if excuse else "accepted"
+    return Outcome(specimen, result, verdict, excuse or status_line(result))
 
 
 def harmless(

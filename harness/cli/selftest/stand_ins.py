@@ -27,8 +27,6 @@ from typing import Any
 from harness.process import forkserver, prestart
 
 FLAG = "--without"
-
-
 Defences = frozenset[str]  # names of STAND_INS
 ADAPTIVE_BUDGET_S = 0.5  # of a loop that stops when its time is up
 LATE_COPY_S = 0.5
@@ -275,8 +273,7 @@ def main() -> None:
     at = sys.argv.index(FLAG)
     _, word, module = sys.argv[at : at + 3]
     del sys.argv[at : at + 3]
-    process = module.split(".")[1]
-    with standing_in(frozenset(word.split(",")), process):
+    with standing_in(frozenset(word.split(",")), module.split(".")[1]):
         runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 

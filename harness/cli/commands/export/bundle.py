@@ -69,8 +69,7 @@ def write(folder: Path, package: str, forward: Part, backward: Part | None) -> l
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(body)
     (home / "evidence.json").write_text(json.dumps(evidence, indent=1) + "\n", encoding="utf-8")
-    licence = licence_text(forward)
-    if licence is not None:
+    if (licence := licence_text(forward)) is not None:
         (folder / "LICENSE").write_bytes(licence)
     (folder / "pyproject.toml").write_text(_pyproject(package, forward, backward), encoding="utf-8")
     (folder / "README.md").write_text(_readme(package, forward, backward), encoding="utf-8")
@@ -104,13 +103,12 @@ def licence_text(part: Part) -> bytes | None:
 
 def _needed(forward: Part, backward: Part | None) -> set[str]:
     """Packages that the manifests name, each as an index of packages spells it."""
-    named = {
-        name
+    return {
+        re.sub(r"[-_.]+", "-", name).lower()
         for part in (forward, backward)
         if part
         for name in part.entrant.manifest.needs.packages
     }
-    return {re.sub(r"[-_.]+", "-", name).lower() for name in named}
 
 
 def _pyproject(package: str, forward: Part, backward: Part | None) -> str:
@@ -129,28 +127,23 @@ def _pyproject(package: str, forward: Part, backward: Part | None) -> str:
 
 def _readme(package: str, forward: Part, backward: Part | None) -> str:
     manifest = forward.entrant.manifest
-    return (
-        (CODE / "README.md")
-        .read_text(encoding="utf-8")
-        .format(
-            package=package,
-            version=__version__,
-            description=safe(manifest.description),
-            forward=forward.entrant.name,
-            forward_sha256=forward.entrant.source_sha256,
-            of_backward=f"`{package}/backward/` holds those of {backward.entrant.name},\n"
-            f"SHA-256 `{backward.entrant.source_sha256}`."
-            if backward
-            else "It has no backward: PyTorch computes the forward again for the gradients.",
-            claims=_claims(forward),
-            unjudged=LSE_UNJUDGED if _unjudged_lse(forward) else "",
-            trains=f"with gradients {_claims(backward)}" if backward else "gradients are PyTorch's",
-            table="\n".join(_table(forward))
-            + "\n"
-            + ("\n".join(_table(backward)) if backward else ""),
-            license=safe(manifest.license) or "none named",
-            author=safe(manifest.author),
-        )
+    text = (CODE / "README.md").read_text(encoding="utf-8")
+    return text.format(
+        package=package,
+        version=__version__,
+        description=safe(manifest.description),
+        forward=forward.entrant.name,
+        forward_sha256=forward.entrant.source_sha256,
+        of_backward=f"`{package}/backward/` holds those of {backward.entrant.name},\n"
+        f"SHA-256 `{backward.entrant.source_sha256}`."
+        if backward
+        else "It has no backward: PyTorch computes the forward again for the gradients.",
+        claims=_claims(forward),
+        unjudged=LSE_UNJUDGED if _unjudged_lse(forward) else "",
+        trains=f"with gradients {_claims(backward)}" if backward else "gradients are PyTorch's",
+        table="\n".join(_table(forward)) + "\n" + ("\n".join(_table(backward)) if backward else ""),
+        license=safe(manifest.license) or "none named",
+        author=safe(manifest.author),
     )
 
 

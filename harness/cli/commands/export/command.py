@@ -8,7 +8,6 @@ import argparse
 import keyword
 import os
 import shlex
-from dataclasses import replace
 from pathlib import Path
 
 from harness.board import query
@@ -16,7 +15,7 @@ from harness.catalog.entrants import find_entrants
 from harness.cli.commands.export.bundle import package_name, write
 from harness.cli.commands.export.evidence import Part, lines_of, rows_of
 from harness.errors import Exit, UnavailableError, UsageError, typed
-from harness.problems import Problem, get_problem
+from harness.problems import get_problem
 from harness.problems.base import RETURN_LSE
 from harness.process.project import base
 from harness.schema import Entrant, Kind
@@ -43,10 +42,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Exit code 0, or 2 and what to type where the entry cannot be exported."""
-    forward = replace(_part(args, args.entry, get_problem(FORWARD)), strided=args.strided)
-    backward = _part(args, args.backward, get_problem(BACKWARD)) if args.backward else None
-    if backward:
-        backward = replace(backward, strided=args.backward_strided)
+    forward, backward = _part(args, args.entry, FORWARD, args.strided), None
+    if args.backward:
+        backward = _part(args, args.backward, BACKWARD, args.backward_strided)
     if backward and not forward.returns_lse:
         raise UsageError(
             f"{args.backward} takes the forward's lse, and {forward.entrant.name} gives none: "
@@ -71,9 +69,9 @@ def run(args: argparse.Namespace) -> int:
     return Exit.OK
 
 
-def _part(args: argparse.Namespace, name: str, problem: Problem) -> Part:
+def _part(args: argparse.Namespace, name: str, problem: str, strided: bool) -> Part:
     """An entry with its evidence; raises UsageError where it cannot be had."""
-    found = find_entrants([name], base() / "submissions", Kind.SUBMISSION, problem)
+    found = find_entrants([name], base() / "submissions", Kind.SUBMISSION, get_problem(problem))
     if len(found) != 1:
         names = ", ".join(entrant.name for entrant in found)
         raise UsageError(f"'{name}' means {names}", "name one of them")
@@ -88,7 +86,7 @@ def _part(args: argparse.Namespace, name: str, problem: Problem) -> Part:
     rows = rows_of(entrant, query.boards_from(heads)[0]) if mine else []
     if not rows and not args.unjudged:
         raise _unjudged(entrant, {head.source_sha256 for head in mine})
-    return Part(entrant, tuple(rows), tuple(lines_of(rows, heads)))
+    return Part(entrant, tuple(rows), tuple(lines_of(rows, heads)), strided)
 
 
 def _unjudged(entrant: Entrant, judged: set[str]) -> UnavailableError:

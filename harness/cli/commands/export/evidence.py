@@ -69,8 +69,7 @@ class Part:
     @property
     def capabilities(self) -> list[str]:
         """Of the GPUs that it was judged on; without any, the least that it needs."""
-        results = [result for _, row in self.rows for result in row.results]
-        found = {r.machine.capability for r in results if r.machine.has_gpu}
+        found = {r.machine.capability for r in self._results if r.machine.has_gpu}
         least = self.entrant.manifest.needs.compute_capability
         return sorted(found) or ([] if least == "0.0" else [least])
 
@@ -136,8 +135,7 @@ def lines_of(rows: Iterable[Judged], heads: Iterable[record.Head]) -> list[bytes
         for r in row.results:
             against = r.speedup.against if r.speedup else r.entry
             for entry in (r.entry, against, r.slack.pace if r.slack else against):
-                head = at.get((place(r), entry))
-                if head is not None:
+                if head := at.get((place(r), entry)):
                     lines[head.line()] = None
     return list(lines)
 
