@@ -7,6 +7,7 @@ a result. What it says is checked by the judge, and its exit code and its output
 """
 
 import argparse
+import importlib
 import io
 import json
 import os
@@ -281,8 +282,6 @@ def build(sock: socket.socket, args: argparse.Namespace, manifest: Manifest) -> 
 
     That compiles and autotunes all there is; the timed shapes come first, so a search finds them.
     """
-    import importlib
-
     from harness.problems import get_problem
 
     folder, started = Path(args.folder), time.monotonic()

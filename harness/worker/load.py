@@ -10,14 +10,8 @@ from typing import Any
 
 from harness.schema import Manifest, Status
 
-COMPILER_WORDS = (
-    "compilationerror",
-    "compileerror",
-    "nvrtc",
-    "ptxas",
-    "error building extension",
-    "ninja",
-)
+COMPILER_WORDS: tuple[str, ...] = ("compilationerror", "compileerror", "nvrtc", "ptxas", "ninja")
+COMPILER_WORDS += ("error building extension",)
 MEMORY_WORDS = ("outofmemory", "out of memory", "memoryerror")
 
 
@@ -113,10 +107,8 @@ def _place(cause: BaseException, folder: Path) -> str:
 
 def _place_of_kernel(cause: BaseException, folder: Path) -> str:
     """The place of an error of Triton's compiler, which counts lines from the kernel's start."""
-    source, line = (
-        getattr(cause, "src", None),
-        getattr(getattr(cause, "node", None), "lineno", None),
-    )
+    source, node = getattr(cause, "src", None), getattr(cause, "node", None)
+    line = getattr(node, "lineno", None)
     if not isinstance(source, str) or not source.strip() or not isinstance(line, int):
         return ""
     for path in sorted(folder.rglob("*.py")):

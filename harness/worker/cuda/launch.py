@@ -95,9 +95,8 @@ class Device:
 
     def pick(self, headdim: int, causal: bool, dtype: str) -> tuple[str, Mapping[str, Any]]:
         """The first kernel of the manifest that serves the case."""
-        wanted = {"headdim": headdim, "causal": causal, "dtype": dtype}
         for name, kernel, case in instances(self.launch):
-            if case == wanted:
+            if case == {"headdim": headdim, "causal": causal, "dtype": dtype}:
                 return name, kernel
         raise CudaSourceError(
             "UNSUPPORTED",
@@ -113,12 +112,8 @@ class Device:
             self.modules[program.cubin] = self._ask("loading the cubin", loaded)
         symbol = program.symbols[name].encode()
         function = self._ask(name, cu.cuModuleGetFunction(self.modules[program.cubin], symbol))
-        static = self._ask(
-            name,
-            cu.cuFuncGetAttribute(
-                cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, function
-            ),
-        )
+        shared = cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES
+        static = self._ask(name, cu.cuFuncGetAttribute(shared, function))
         if static + smem_bytes > self.smem_limit:
             raise CudaSourceError(
                 "UNSUPPORTED",
@@ -149,12 +144,8 @@ class Launch:
         self.grid = _three(kernel["grid"], self.sizes)
         self.block = _three(kernel["block"], self.sizes)
         self.name, self.kernel = name, kernel
-        numbers = {
-            **self.sizes,
-            "causal": int(causal),
-            "scale": scale,
-            "scale_log2": scale * LOG2_E,
-        }
+        scales = {"scale": scale, "scale_log2": scale * LOG2_E}
+        numbers = {**self.sizes, "causal": int(causal), **scales}
         strides = {"q": q.stride(), "k": k.stride(), "v": v.stride()}
         strides["o"] = (heads * seqlen * headdim, seqlen * headdim, headdim, 1)
         self.contiguous = all(s == strides["o"] for s in strides.values())

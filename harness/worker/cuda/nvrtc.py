@@ -249,9 +249,8 @@ def compile_error(log: str, entry: str) -> CudaSourceError:
     foreign = re.search(
         r"not supported on \.target|requires \.target|invalid value for .*arch", log
     )
-    return CudaSourceError(
-        "UNSUPPORTED" if foreign else "COMPILE_ERROR", "\n".join(shown), file, line
-    )
+    status = "UNSUPPORTED" if foreign else "COMPILE_ERROR"
+    return CudaSourceError(status, "\n".join(shown), file, line)
 
 
 def bindings(module: str) -> Any:

@@ -190,10 +190,8 @@ def build(
 
 def extension_sources(folder: Path) -> list[Path]:
     """The .cu files of an extension; steps/ are rungs, each a program of its own."""
-    inside = (
-        path for path in folder.rglob("*.cu") if "steps" not in path.relative_to(folder).parts
-    )
-    return sorted(inside)
+    found = folder.rglob("*.cu")
+    return sorted(path for path in found if "steps" not in path.relative_to(folder).parts)
 
 
 def archs_for(capability: str) -> tuple[str, ...]:
@@ -208,8 +206,7 @@ def _build_plain(source: Source) -> list[KernelReport]:
     shapes: dict[str, tuple[str, int | None, int | None]] = {}
     for name, kernel, case in instances(source.launch):
         shapes[symbols.get(name, name)] = (name, *_block_of(name, kernel, case["headdim"]))
-    text = read_source(source.folder / source.entry)
-    promises = builds_of(text, source.entry)[0].promises
+    promises = builds_of(read_source(source.folder / source.entry), source.entry)[0].promises
     reports = []
     for report in parse_ptxas(log, kernels):
         name, block, dynamic = shapes.get(report.name, (report.name, None, None))
@@ -303,8 +300,7 @@ def nvcc(
     text: str, arch: str, include: Path, flags: Iterable[str], name: str = "kernel.cu"
 ) -> tuple[str, str, frozenset[str]]:
     """Compiles `text`; ptxas' log, the PTX, the kernels' names. One front-end pass serves all."""
-    compiler = shutil.which("nvcc")
-    if compiler is None:
+    if (compiler := shutil.which("nvcc")) is None:
         raise CudaSourceError(
             "UNAVAILABLE",
             "no CUDA compiler here; run: pip install cuda-bindings nvidia-cuda-nvrtc "
@@ -370,13 +366,8 @@ def answer(sock: socket.socket) -> None:
     """Read what to build, build it, tell."""
     asked = wire.receive(sock)
     try:
-        reports = build(
-            Path(asked["folder"]),
-            asked["entry"],
-            asked["launch"],
-            Path(os.environ["ATTNBOARD_CACHE"]),
-            asked["archs"],
-        )
+        folder, cache = Path(asked["folder"]), Path(os.environ["ATTNBOARD_CACHE"])
+        reports = build(folder, asked["entry"], asked["launch"], cache, asked["archs"])
     except CudaSourceError as cause:
         said = {"status": cause.status, "message": cause.message[:SAID_BYTES]}
         wire.send(sock, {"op": "failed", **said, "file": cause.file[:200], "line": cause.line})
