@@ -93,8 +93,9 @@ def fake_gpu(monkeypatch):
     STREAM.clear()
     monkeypatch.setattr(introspect, "listening", recorder)
     stream = SimpleNamespace(
-        current_stream=lambda: None, synchronize=lambda: None, stream=contextlib.nullcontext
-    )
+        current_stream=lambda: None, synchronize=lambda: None, stream=contextlib.nullcontext,
+        Event=torch.cuda.Event,  # which a module that is imported meanwhile names
+    )  # fmt: skip
     monkeypatch.setattr(torch, "cuda", stream)
 
 
