@@ -117,4 +117,5 @@ def test_a_word_longer_than_a_path_may_be_is_no_fault_of_ours(
     asked = [*words.format(long).split(), "--results", where]
     assert exit_code_of(lambda: run.main(texts.cli_main.parse_args(asked))) == 2
     told = capsys.readouterr().err
-    assert told.startswith("error: longer than a path may be: aaa") and "Traceback" not in told
+    assert told.startswith("error: longer than a path may be, or a link to one: aaa")
+    assert "Traceback" not in told
