@@ -6,7 +6,6 @@ import ctypes
 import os
 import re
 import signal
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -30,19 +29,11 @@ settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """xdist hands out files in the order below, not those of most tests first."""
-    if hasattr(config.option, "loadscopereorder"):
-        config.option.loadscopereorder = False
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip `gpu` tests on machines without one; who measures comes before this process has a context.
 
-    With one it is what a run calls another program on the GPU. Then what takes longest, so that no core
-    is left without a file at the end.
+    With one it is what a run calls another program on the GPU.
     """
-    items.sort(key=lambda item: -SECONDS.get(item.nodeid.partition("::")[0], 0))
     items.sort(key=lambda item: item.path.name != "test_gpu_stretch.py")
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if marked and not inspect_machine().has_gpu:
@@ -54,16 +45,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 SLOW = Path(__file__).with_name("slow.txt")
 
 
-def slow_lines() -> dict[str, float]:
-    """What the names of slow tests begin with → CPU seconds of what it covers."""
-    lines = (line for line in SLOW.read_text().splitlines() if line and not line.startswith("#"))
-    told = (line.partition("  #") for line in lines)
-    return {pattern.strip(): float(seconds) for pattern, _, seconds in told}
+def slow_lines() -> list[str]:
+    """What the names of slow tests begin with."""
+    lines = (line.partition("  #")[0].strip() for line in SLOW.read_text().splitlines())
+    return [line for line in lines if line and not line.startswith("#")]
 
 
-SECONDS = Counter[str]()  # of a file
-for line, seconds in slow_lines().items():
-    SECONDS[line.partition("::")[0]] += seconds
 PATTERNS = [re.compile(re.escape(line).replace(r"\*", ".*")) for line in slow_lines()]
 
 
