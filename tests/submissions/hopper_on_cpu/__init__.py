@@ -9,12 +9,14 @@ import ctypes
 import functools
 import hashlib
 import math
+import re
 import shutil
 import subprocess
 import tempfile
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 HERE = Path(__file__).resolve().parent
 FOLDER = HERE.parents[2] / "submissions" / "cuda_hopper_backward"
@@ -155,6 +157,31 @@ def _compile(*arguments: str) -> None:
     )
     if done.returncode:
         raise AssertionError(done.stderr[:4000])
+
+
+def changed_by(old: str, new: str):
+    """An `edit` of a kernel's source; `old`, a pattern, must be in it."""
+
+    def edit(source: str) -> str:
+        source, changed = re.subn(old, new, source)
+        assert changed
+        return source
+
+    return edit
+
+
+def some_order_shows(edit, attempt, most: float) -> None:
+    """Fail unless an order of events makes `attempt(timing, seed, edit)` give errors above `most`, or stop."""
+    worst = 0.0
+    try:
+        for timing, seed in [(LATE, 0), *((RANDOM, n) for n in range(4))]:
+            errors = attempt(timing, seed, edit)
+            worst = max(worst, *np.nan_to_num(list(errors.values()), nan=1e9))
+            if worst > most:
+                return
+    except KernelFailed:
+        return
+    pytest.fail(f"all orders of events gave right gradients, worst error {worst:.1e}")
 
 
 def have_compiler() -> bool:
