@@ -32,7 +32,8 @@ LOG_BYTES, LOG_TAIL_BYTES = 64 << 20, 4096
 STOPPING_S, STOPPING_MS = 2.0, 10
 ENDING_S = 60.0
 WAITING_S = 0.2  # the same for who waits in the kernel and spends no time there
-KEPT_ENV = "PATH LD_LIBRARY_PATH CUDA_HOME CUDA_PATH VIRTUAL_ENV LANG LC_ALL TZ"
+KEPT_ENV = {"PATH", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "LANG", "LC_ALL", "TZ"}
+KEPT_ENV |= {"VIRTUAL_ENV"}
 
 
 @dataclass(frozen=True)
@@ -329,7 +330,7 @@ def untrusted_env(jail: Jail) -> dict[str, str]:
 
 def bare_env(house: Path) -> dict[str, str]:
     """What every untrusted process and the fork server are told: paths of programs, language."""
-    env = {key: os.environ[key] for key in KEPT_ENV.split() if key in os.environ}
+    env = {key: os.environ[key] for key in KEPT_ENV if key in os.environ}
     return env | {"PYTHONPATH": _python_path(house), "PYTHONDONTWRITEBYTECODE": "1"}
 
 

@@ -92,7 +92,8 @@ def one(
     except CudaSourceError as cause:
         if cause.status == "UNAVAILABLE":
             raise UnavailableError(f"UNAVAILABLE: {cause}", "pip install '.[cuda]'") from None
-        place = f"{cause.file}:{cause.line}: ".replace(":0: ", ": ") if cause.file else ""
+        line = f":{cause.line}" if cause.line else ""  # of some faults the compiler names none
+        place = f"{cause.file}{line}: " if cause.file else ""
         hint = "mend that line" if cause.line else "see docs/write-a-cuda-kernel.md"
         reason = plain_text(f"{cause.status}: {place}{cause.message}")
         print(f"{entrant.name}: {reason}\n  next: {hint}", file=sys.stderr)

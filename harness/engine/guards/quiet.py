@@ -150,9 +150,10 @@ class Quiet:
 
     def _ended(self, listed: set[int]) -> set[int]:
         """A zombie has; who tells nothing of itself (hidepid) and is there has not."""
-        told = ((pid, usage.states(pid)) for pid in listed - self.others)
-        there = (pid for pid, now in told if set(now) - usage.ENDED or (not now and _is_there(pid)))
-        return listed - self.others - set(there)
+        told = ((pid, set(usage.states(pid))) for pid in listed - self.others)
+        return {
+            p for p, now in told if not (now - usage.ENDED if now else os.path.exists(f"/proc/{p}"))
+        }
 
     def _lock(self, worker: WorkerProcess, pid: int, timeout_ms: int) -> Answer:
         assert self._checkpoint
@@ -209,10 +210,6 @@ def has_device_open(pid: int) -> bool:
             if str(file.readlink()) == "/dev/nvidia-uvm":
                 return True
     return False
-
-
-def _is_there(pid: int) -> bool:
-    return os.path.exists(f"/proc/{pid}")
 
 
 def _name(pid: int) -> str:
