@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from multiprocessing.pool import Pool
 
@@ -36,22 +36,30 @@ def test_a_result_or_a_clear_error(target: Target, small: Pool) -> None:
     assert tried.get(True, 0) > 0, "what is read is tried, too"
 
 
+def looks_up(_: object) -> object:
+    return {}["x"]
+
+
 def burns(_: object) -> None:
     until = time.process_time() + MOST_CPU_S + 0.1
     while time.process_time() < until:
         pass
 
 
+def hoards(_: object) -> int:
+    return len(b"x" * (peak_mb() + MOST_MB + 100 << 20))  # more than its process ever had
+
+
+def attempt_one(run: Callable[[object], object]) -> None:
+    attempt(replace(TARGETS[0], inputs=st.none(), run=run), None)
+
+
 @pytest.mark.parametrize(
     ("run", "words"),
-    [
-        (lambda _: {}["x"], "KeyError"),
-        (burns, "processor time"),
-        # more than this process ever had, whatever ran in it before
-        (lambda _: len(b"x" * (peak_mb() + MOST_MB + 100 << 20)), "MB more than ever"),
-    ],
+    [(looks_up, "KeyError"), (burns, "processor time"), (hoards, "MB more than ever")],
 )
-def test_the_fuzzer_can_see_a_failure(run: object, words: str) -> None:
-    target = replace(TARGETS[0], inputs=st.none(), run=run)
+def test_the_fuzzer_can_see_a_failure(
+    run: Callable[[object], object], words: str, small: Pool
+) -> None:
     with pytest.raises(AssertionError, match=words):
-        attempt(target, None)
+        small.apply(attempt_one, (run,))
