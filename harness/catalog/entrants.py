@@ -238,10 +238,10 @@ def intact(entrant: Entrant, staged: Path) -> bool:
 
 def _ways_to_read(folder: Path, entry: str) -> Iterator[list[str]]:
     """The sets of files of `folder` that an entrant with this entry may consist of."""
-    if entry.endswith(".cu") and not _is_entry(folder / entry):
-        yield steps.names_of(folder / entry)
-        return
-    if os.path.isfile(folder / entry):
+    path = folder / entry
+    if path.suffix == ".cu" and path.parent == folder:
+        yield steps.names_of(path)  # of a rung
+    elif os.path.isfile(path):
         yield [entry]  # a bare file is hashed alone, whatever lies beside it
     yield names_in(folder)
 

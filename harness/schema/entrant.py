@@ -93,7 +93,7 @@ class Manifest(Frozen):
             raise ValueError(f"'{entry}' leaves the folder; name a file inside it")
         if path.suffix not in {".py", ".cu"}:
             raise ValueError(f"'{entry}' is neither .py nor .cu")
-        return entry
+        return path.as_posix()  # as it is listed: no ./ before, no / behind
 
 
 class Entrant(Frozen):

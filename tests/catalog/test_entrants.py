@@ -549,6 +549,16 @@ def test_a_rung_brings_what_its_hash_covers(tmp_path: Path) -> None:
     assert read_again(entrant.model_copy(update={"files": ()})) == entrant
 
 
+@pytest.mark.parametrize("entry", ["src/k.cu", "./k.cu", "k.cu/"])
+def test_a_plain_cu_is_read_again_wherever_it_lies(tmp_path: Path, entry: str) -> None:
+    folder = make(tmp_path, manifest=f"entry: {entry}\nlaunch:{SECTION}")
+    (folder / Path(entry)).parent.mkdir(exist_ok=True)
+    (folder / Path(entry)).write_text("//")
+    entrant = load(folder)
+    assert entrant.manifest.entry == str(Path(entry))
+    assert read_again(entrant.model_copy(update={"files": ()})) == entrant
+
+
 def test_other_files_than_those_asked_for_are_told(tmp_path: Path) -> None:
     entrant = load(make(tmp_path))
     (tmp_path / "mine" / "submission.py").write_text(GOOD + "# edited\n")
