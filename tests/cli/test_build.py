@@ -210,6 +210,9 @@ def told(*messages: dict[str, Any]) -> Any:
 def test_what_it_tells_is_typed() -> None:
     (found,) = told({"op": "kernel", "kernel": {**KERNEL, "name": "f\x1b[31m"}}, {"op": "done"})
     assert found.name == "f"
+    names = {"name": "f\nchampion", "notes": ["a\nb"]}
+    (found,) = told({"op": "kernel", "kernel": {**KERNEL, **names}}, {"op": "done"})
+    assert (found.name, found.notes) == (r"'f\nchampion'", (r"'a\nb'",))
     huge = [{key: number} for key, told in KERNEL.items() if told == 0 for number in (10**12, -1)]
     more = [{"smem_dynamic_bytes": 1 << 40}, {"threads": -1}, {"promises": {"registers": 1 << 40}}]
     for wrong in (
@@ -230,6 +233,19 @@ def test_what_it_tells_is_typed() -> None:
         with pytest.raises(CudaSourceError) as caught:
             told({**failed, "line": line})
         assert (caught.value.file, caught.value.line) == ("k", 0)
+
+
+def test_the_compilers_words_fake_no_line_of_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(*_: object) -> None:
+        raise CudaSourceError("COMPILE_ERROR", "x\nmine: built\n  next: sh", "kernel.cu", 3)
+
+    monkeypatch.setattr(build, "report", fails)
+    assert build.one(entrant(tmp_path / "x", ""), None, False)[0] == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "x: COMPILE_ERROR: kernel.cu:3: x"
+    assert lines[1:] == ["  | mine: built", "  |   next: sh", "  next: mend that line"]
 
 
 def test_it_cannot_tell_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:

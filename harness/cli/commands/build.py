@@ -34,7 +34,7 @@ from harness.process.child import Child
 from harness.process.project import base
 from harness.process.sandbox import enter
 from harness.process.sandbox.folders import remove_tree
-from harness.process.text import plain_text
+from harness.process.text import plain_text, shown
 from harness.schema import Case, Entrant, Kind, Limits, Machine, Suite
 from harness.worker.cuda import resources
 from harness.worker.cuda.nvrtc import CudaSourceError
@@ -96,7 +96,8 @@ def one(
         place = f"{cause.file}{line}: " if cause.file else ""
         hint = "mend that line" if cause.line else "see docs/write-a-cuda-kernel.md"
         reason = plain_text(f"{cause.status}: {place}{cause.message}")
-        print(f"{entrant.name}: {reason}\n  next: {hint}", file=sys.stderr)
+        told = reason.replace("\n", "\n  | ")  # the compiler's words may look like ours
+        print(f"{entrant.name}: {told}\n  next: {hint}", file=sys.stderr)
         failed = {"entry": entrant.name, "error": reason, "kernels": [], "text": entrant.name}
         return Exit.UNAVAILABLE if cause.status == NOTHING else Exit.SUBMISSION_FAILED, failed
     kernels = [
@@ -178,7 +179,7 @@ def _kernels_from(child: Child, deadline: float) -> list[KernelReport]:
             line = message.get("line")
             raise CudaSourceError(
                 _text(message.get("status"))[:40],
-                _text(message.get("message")),
+                plain_text(str(message.get("message")))[:8000],
                 _text(message.get("file")),
                 line if isinstance(line, int) and 0 <= line < 10**9 else 0,
             )
@@ -197,4 +198,4 @@ def _kernel(message: object) -> KernelReport:
 
 
 def _text(value: object) -> str:
-    return plain_text(str(value))[:8000]
+    return shown(plain_text(str(value)), 8000)
