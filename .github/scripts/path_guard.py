@@ -101,6 +101,8 @@ def faults(repo: Path, found: list[Change]) -> list[str]:
     if not found:
         return ["nothing is changed"]
     reasons = [f"{len(found)} files, at most {MOST_FILES}"] if len(found) > MOST_FILES else []
+    if len({change.path for change in found}) < len(found):  # git can be made to write such a tree
+        reasons.append("a path stands in the tree twice")
     names = set()
     total = 0
     for change in found[:MOST_FILES]:

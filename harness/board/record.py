@@ -60,7 +60,7 @@ class BadLine:
     reason: str
 
     def __str__(self) -> str:
-        return f"{self.path}:{self.number or ''}{': ' if self.number else ' '}{self.reason}"
+        return f"{shown(self.path)}:{self.number or ''}{': ' if self.number else ' '}{self.reason}"
 
 
 class Head(Front):

@@ -220,6 +220,12 @@ def test_no_path_is_an_order_to_the_runner(hub: Hub, capsys: pytest.CaptureFixtu
     assert "##[" not in said
 
 
+def test_a_path_that_a_tree_holds_twice_is_refused(tmp_path: Path) -> None:
+    twice = [GUARD.Change("submissions/mine/submission.py", "000000", "", "D")] * 2
+    assert GUARD.faults(tmp_path, twice[:1]) == []
+    assert GUARD.faults(tmp_path, twice) == ["a path stands in the tree twice"]
+
+
 def test_two_submissions_at_once_are_refused(hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
     def both(work: Path) -> None:
         edit("submissions/one_more/submission.py")(work)

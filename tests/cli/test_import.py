@@ -249,7 +249,7 @@ def test_places_that_do_not_rise_from_0_are_no_sequences(
 def test_a_line_that_is_no_json_is_named(traced: TraceSet) -> None:
     told, lines = traced.folder / "d.json", traced.folder / "w.jsonl"
     told.write_text(json.dumps(DEFINITION))
-    lines.write_text('{"definition": "another"}\n{"definition":')
+    lines.write_text('{"definition": "an\u2028other"}\n{"definition":')  # which ends no line
     with pytest.raises(UsageError, match=r"w.jsonl:2: not JSON"):
         import_.run(main.parse_args(["import", str(told), str(lines)]))
 

@@ -75,6 +75,17 @@ def test_a_damaged_line_is_named_and_left_out(
     assert "1 damaged record lines" in args.board.read_text()
 
 
+def test_a_damaged_file_fakes_no_line_by_its_name(
+    args: argparse.Namespace, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (path,) = args.results.rglob("*r2.jsonl")
+    path.with_name("a\n::error::b\x1b[31m.jsonl").write_text("x\n")
+    assert command.run(args) == 0
+    told = capsys.readouterr().err
+    assert r"a\n::error::b\x1b[31m.jsonl':1: the line is cut short" in told
+    assert "\n::error" not in told
+
+
 def test_a_board_that_cannot_be_written_is_a_storage_error(args: argparse.Namespace) -> None:
     (args.results.parent / "a file").write_text("in the way")
     args.board = args.results.parent / "a file" / "leaderboard.md"

@@ -110,7 +110,7 @@ def _definition(path: Path) -> tuple[str, dict[str, Any]]:
 def _lines(path: Path, name: str) -> Iterator[tuple[int, Any]]:
     """Line → workload, of those of the definition `name`."""
     text = read_file(path, MOST_BYTES, UsageError).decode("utf-8", errors="replace")
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(text.split("\n"), start=1):
         try:
             traced = json.loads(line) if line.strip() else None
         except (ValueError, RecursionError) as cause:
