@@ -1,4 +1,8 @@
 // What a test calls, one function per kernel of the file under test; arguments as in the kernels, then how to run.
+#ifndef BF16
+#define BF16 0
+#endif
+const bool cpu::bf16 = BF16;
 #ifdef FORWARD
 // cuda_hopper, which has run on an H200: what the twin believes of fragments, descriptors, swizzles and barriers is what
 // hardware did there.

@@ -36,9 +36,6 @@ static inline uint4 make_uint4(uint32_t x, uint32_t y, uint32_t z, uint32_t w) {
 static inline float2 make_float2(float x, float y) { return {x, y}; }
 static inline int min(int a, int b) { return a < b ? a : b; }
 static inline int max(int a, int b) { return a > b ? a : b; }
-#ifndef BF16
-#define BF16 0
-#endif
 
 // [batches, heads, rows, columns] with any strides (in elements) but of columns; boxes of 64 columns, 128-byte swizzle
 struct alignas(64) TensorMap {
@@ -46,6 +43,9 @@ struct alignas(64) TensorMap {
   int32_t columns, rows, heads, box_rows;
   int64_t batch_step, head_step, row_step;
 };
+
+inline uint32_t float_bits(float x) { uint32_t u; std::memcpy(&u, &x, 4); return u; }
+inline float bits_float(uint32_t u) { float x; std::memcpy(&x, &u, 4); return x; }
 
 namespace cpu {
 constexpr int SHARED_BYTES = 233472, BASE = 1024;   // 228 KB; dynamic shared memory starts at 1024
@@ -57,16 +57,17 @@ struct Product {   // one wgmma of one warp
 struct Warp {
   int arrived = 0;
   uint64_t generation = 0;
-  std::string at;
+  const char* at = "";
   void* slot[32];
   std::deque<Product> products;
   int group = 0;
   double pace = 1;
 };
 struct Sum { float* dst; uint32_t src; int bytes; bool store; };
+struct Place { const char* what = ""; int64_t number = -1; int parity = -1; };   // in_words, should it be told
 struct Fiber {
   ucontext_t context; std::unique_ptr<char[]> stack; jmp_buf at_yield; bool begun = false, done = false;
-  std::string at; std::deque<Sum> sums;
+  Place at; std::deque<Sum> sums;
   // shared memory written and not fenced for the asynchronous proxy yet
   std::vector<std::pair<uint32_t, int>> written;
 };
@@ -91,9 +92,12 @@ OF_TWIN bool progress;
 OF_TWIN std::mt19937 dice;
 OF_TWIN std::string failure;
 OF_TWIN std::function<void()> body;
+extern const bool bf16;   // what 16-bit floats are; the kernel's file says it, for one twin serves both
 
 inline void yield() { if (!_setjmp(fibers[current].at_yield)) _longjmp(scheduler, 1); }
 [[noreturn]] void fail(const std::string& what);
+[[noreturn]] void fail_elsewhere(const char* what);
+[[noreturn]] void fail_out_of_bounds(uint32_t at);
 void finish_products(int warp_index, int first_kept_group);
 void add_sum(Fiber& f);
 void settle(Barrier& b);
@@ -106,40 +110,21 @@ inline double roll() { return std::uniform_real_distribution<>()(dice); }
 // `action` runs once, when all 32 lanes have arrived with their `mine`
 template <class Mine, class Action> void together(const char* what, Mine& mine, Action action) {
   Warp& w = warp();
-  if (w.arrived && w.at != what) fail("at " + std::string(what) + " while its warp is at " + w.at);
-  w.at = what; w.slot[lane()] = &mine; fibers[current].at = what;
+  if (w.arrived && std::strcmp(w.at, what)) fail_elsewhere(what);
+  w.at = what; w.slot[lane()] = &mine; fibers[current].at = {what};
   if (++w.arrived == 32) {
     Mine* all[32]; for (int i = 0; i < 32; i++) all[i] = static_cast<Mine*>(w.slot[i]);
     action(all); w.arrived = 0; w.generation++; progress = true;
   } else for (const uint64_t g = w.generation; w.generation == g;) yield();
 }
 
-inline float half_to_float(uint16_t x) {
-  if (BF16) { const uint32_t wide = (uint32_t)x << 16; float f; std::memcpy(&f, &wide, 4); return f; }
-  _Float16 h; std::memcpy(&h, &x, 2); return h;
-}
-inline uint16_t float_to_half(float x) {
-  // to nearest, ties to even
-  if (BF16) { uint32_t u; std::memcpy(&u, &x, 4); return x != x ? 0x7fff : (u + 0x7fff + (u >> 16 & 1)) >> 16; }
-  _Float16 h = (_Float16)x; uint16_t u; std::memcpy(&u, &h, 2); return u;
-}
+float half_to_float(uint16_t x);
+uint16_t float_to_half(float x);
 inline uint32_t check(uint32_t at, int bytes) {
-  if (at < BASE || at + bytes > (uint32_t)SHARED_BYTES) fail("shared address " + std::to_string(at) + " out of bounds");
+  if (at < BASE || at + bytes > (uint32_t)SHARED_BYTES) fail_out_of_bounds(at);
   return at;
 }
-inline void generic_write(uint32_t at, const void* x, int bytes) {
-  check(at, bytes);
-  std::memcpy(shared + at, x, bytes);
-  std::memset(unfenced + at, 1, bytes);
-  fibers[current].written.push_back({at, bytes});
-}
-inline float async_half(uint32_t at) {
-  check(at, 2);
-  if (unfenced[at])
-    fail("the asynchronous proxy reads shared memory that was written without fence.proxy.async, at " +
-         std::to_string(at));
-  uint16_t x; std::memcpy(&x, shared + at, 2); return half_to_float(x);
-}
+void generic_write(uint32_t at, const void* x, int bytes);
 inline uint32_t swizzle(uint32_t at, bool rows_of_64) { return at ^ ((at >> 7 & (rows_of_64 ? 3 : 7)) << 4); }
 
 // address of element (row, k) of an operand; transposed: k runs over rows of shared memory
@@ -160,6 +145,33 @@ inline Index grid_size() { return {(unsigned)grid}; }
 [[noreturn]] void fail(const std::string& what) {
   if (failure.empty()) failure = "block " + std::to_string(block) + " thread " + std::to_string(current) + ": " + what;
   _longjmp(scheduler, 1);
+}
+void fail_elsewhere(const char* what) { fail("at " + std::string(what) + " while its warp is at " + warp().at); }
+void fail_out_of_bounds(uint32_t at) { fail("shared address " + std::to_string(at) + " out of bounds"); }
+// What a CPU without such an instruction takes a call for: exponents moved by a product, which knows subnormals.
+static inline float wide(uint16_t x) {
+  if (bf16) return bits_float((uint32_t)x << 16);
+  const float f = bits_float((x & 0x7fffu) << 13) * 0x1p112f;
+  return bits_float(float_bits(f) | (uint32_t)(x & 0x8000) << 16 | (f >= 65536 ? 0x7f800000u : 0));
+}
+float half_to_float(uint16_t x) { return wide(x); }
+uint16_t float_to_half(float x) {
+  // to nearest, ties to even
+  if (bf16) { const uint32_t u = float_bits(x); return x != x ? 0x7fff : (u + 0x7fff + (u >> 16 & 1)) >> 16; }
+  _Float16 h = (_Float16)x; uint16_t u; std::memcpy(&u, &h, 2); return u;
+}
+void generic_write(uint32_t at, const void* x, int bytes) {
+  check(at, bytes);
+  std::memcpy(shared + at, x, bytes);
+  std::memset(unfenced + at, 1, bytes);
+  fibers[current].written.push_back({at, bytes});
+}
+static inline float async_half(uint32_t at) {
+  check(at, 2);
+  if (unfenced[at])
+    fail("the asynchronous proxy reads shared memory that was written without fence.proxy.async, at " +
+         std::to_string(at));
+  uint16_t x; std::memcpy(&x, shared + at, 2); return wide(x);
 }
 void go_on(Fiber& f) {
   if (_setjmp(scheduler)) return;
@@ -187,7 +199,7 @@ void multiply(int warp_index, const Product& p) {
   const bool b64 = p.b_rows == 64;
   float a[16][16]; std::vector<float> b(16 * p.n);
   for (int r = 0; r < 16; r++) for (int k = 0; k < 16; k++) {
-    if (p.a_in_regs) a[r][k] = half_to_float(p.a[r % 8 * 4 + k % 8 / 2][r / 8 + k / 8 * 2] >> (k % 2 * 16));
+    if (p.a_in_regs) a[r][k] = wide(p.a[r % 8 * 4 + k % 8 / 2][r / 8 + k / 8 * 2] >> (k % 2 * 16));
     else a[r][k] = async_half(operand(p.a_desc, warp_index % 4 * 16 + r, k, p.ta, false));
   }
   for (int k = 0; k < 16; k++)
@@ -227,23 +239,32 @@ void issue_load(std::function<void()> run, uint32_t bar, int bytes) {
 }
 
 void start() {
-  body();
-  Fiber& f = fibers[current];
-  while (!f.sums.empty()) add_sum(f);
-  f.done = true;
-  progress = true;
-  yield();
+  for (;;) {   // block after block: a context and a stack that is there cost nothing
+    body();
+    Fiber& f = fibers[current];
+    while (!f.sums.empty()) add_sum(f);
+    f.done = true;
+    progress = true;
+    yield();
+  }
 }
 
+std::string in_words(const Place& at) {
+  std::string text = at.what;
+  if (at.number >= 0) text += std::to_string(at.number);
+  return at.parity < 0 ? text : text + " parity " + std::to_string(at.parity);
+}
 void run_block(int threads) {
-  fibers.clear();
-  fibers.resize(threads);
   warps.assign(threads / 32, Warp());
   barriers.clear();
   named.clear();
   loads.clear();
   std::memset(shared, 0xff, SHARED_BYTES); std::memset(unfenced, 0, SHARED_BYTES);   // fp16 and fp32 NaN
+  const bool first = fibers.empty();
+  fibers.resize(threads);
   for (Fiber& f : fibers) {
+    f.done = false; f.at = {}; f.written.clear();
+    if (!first) continue;
     f.stack.reset(new char[131072]); getcontext(&f.context);
     f.context.uc_stack.ss_sp = f.stack.get(); f.context.uc_stack.ss_size = 131072; f.context.uc_link = nullptr;
     makecontext(&f.context, start, 0);
@@ -276,7 +297,7 @@ void run_block(int threads) {
     if (++idle > (timing == RANDOM ? 2000 : 3)) {
       std::string where;
       for (int i = 0; i < threads; i += 32)
-        where += " warp " + std::to_string(i / 32) + (fibers[i].done ? " done" : " at " + fibers[i].at) + ";";
+        where += " warp " + std::to_string(i / 32) + (fibers[i].done ? " done" : " at " + in_words(fibers[i].at)) + ";";
       failure = "block " + std::to_string(block) + ": deadlock:" + where; return;
     }
   }
@@ -338,8 +359,6 @@ struct MmaColumns {
   }
 };
 inline void wgmma_fence() {}
-inline uint32_t float_bits(float x) { uint32_t u; std::memcpy(&u, &x, 4); return u; }
-inline float bits_float(uint32_t u) { float x; std::memcpy(&x, &u, 4); return x; }
 inline void wgmma_commit() {
   int none = 0;
   cpu::together("wgmma.commit_group", none, [](int**) { cpu::warp().group++; });
@@ -360,8 +379,8 @@ inline void mbar_init(uint32_t bar, int arrivals) {
 inline void mbar_init_done() {}
 inline void mbar_wait(uint32_t bar, uint32_t parity) {
   if (!cpu::barriers.count(bar)) cpu::fail("wait on what is no mbarrier");
-  cpu::fibers[cpu::current].at = "mbarrier " + std::to_string(bar) + " parity " + std::to_string(parity);
-  while ((cpu::barriers[bar].phase & 1) == (int)parity) cpu::yield();
+  cpu::fibers[cpu::current].at = {"mbarrier ", bar, (int)parity};
+  for (const auto& b = cpu::barriers[bar]; (b.phase & 1) == (int)parity;) cpu::yield();
 }
 inline void mbar_arrive_if(uint32_t bar, int on) {
   if (on) {
@@ -425,7 +444,7 @@ inline void counter_add_if(uint32_t* counter, int count, int on) { if (on) count
 inline void counter_add_fenced_if(uint32_t* counter, int count, int on) { counter_add_if(counter, count, on); }
 // of warps of the same block: blocks run one after another
 inline void counter_wait(const uint32_t* counter, int count) {
-  cpu::fibers[cpu::current].at = "a counter that shall be " + std::to_string(count);
+  cpu::fibers[cpu::current].at = {"a counter that shall be ", count};
   while (*counter < (uint32_t)count) cpu::yield();
 }
 inline void count_up_if(uint32_t addr, uint32_t count, int on) {
@@ -435,7 +454,7 @@ inline void count_up_if(uint32_t addr, uint32_t count, int on) {
 }
 inline void count_wait(uint32_t addr, uint32_t count) {
   cpu::check(addr, 4);
-  cpu::fibers[cpu::current].at = "a count in shared memory that shall be " + std::to_string(count);
+  cpu::fibers[cpu::current].at = {"a count in shared memory that shall be ", count};
   for (uint32_t x = 0; std::memcpy(&x, cpu::shared + addr, 4), x < count;) cpu::yield();
 }
 inline void proxy_fence_global() {}
@@ -443,7 +462,7 @@ inline void bulk_commit() {}
 inline void bulk_wait_read() { auto& f = cpu::fibers[cpu::current]; while (!f.sums.empty()) cpu::add_sum(f); }
 inline void bulk_wait() { bulk_wait_read(); }
 inline void bar_sync(int id, int threads) {
-  auto& b = cpu::named[id]; cpu::fibers[cpu::current].at = "barrier " + std::to_string(id); cpu::progress = true;
+  auto& b = cpu::named[id]; cpu::fibers[cpu::current].at = {"barrier ", id}; cpu::progress = true;
   if (++b.arrived == threads) { b.arrived = 0; b.generation++; return; }
   for (const uint64_t g = b.generation; b.generation == g;) cpu::yield();
 }
