@@ -6,13 +6,20 @@ import ctypes
 import os
 import re
 import signal
-from collections.abc import Callable, Iterator
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import settings
 
 from harness.measure.machine import inspect_machine
+from harness.process import child, forkserver, process_tree, wire
+from harness.process.sandbox import enter
 
 # Two files of tests share the cores, and each of their processes would start a thread for every core.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -82,3 +89,72 @@ def shut() -> Iterator[Callable[[Path], None]]:
     libc.capset(header, held)
     for folder in folders:
         folder.chmod(0o700)
+
+
+#: Imports what judge and fork server import, then forks one of them for each message.
+TEMPLATE = """
+import importlib, os, runpy, sys
+from harness.worker import forkserver
+
+def become(message, rules, fds, why):
+    os.setsid()
+    line, log = fds
+    for fd in (1, 2):
+        os.dup2(log, fd)
+    os.close(log)
+    if line != message["line"]:
+        os.dup2(line, message["line"])
+        os.close(line)
+    os.environ.clear()
+    os.environ.update(message["env"])
+    os.chdir(rules.chdir)
+    sys.path[:] = [*message["env"]["PYTHONPATH"].split(os.pathsep), *sys.path[1:]]
+    module, *_ = sys.argv = message["arguments"]
+    code = 1
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    except SystemExit as ended:
+        code = ended.code
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
+
+importlib.import_module("harness.judge.judge")
+forkserver.exec_worker = become
+sys.exit(forkserver.main())
+"""
+
+
+@pytest.fixture(scope="session")
+def template() -> Iterator[socket.socket]:
+    """The line to a process of `TEMPLATE`, which ends with it."""
+    process_tree.adopt_orphans()
+    line, theirs = socket.socketpair()
+    words, fd = [sys.executable, "-c", TEMPLATE, str(theirs.fileno())], theirs.fileno()
+    root = Path(__file__).resolve().parents[1]
+    with theirs, line, subprocess.Popen(words, cwd=root, stdin=subprocess.DEVNULL, pass_fds=(fd,)):
+        yield line
+        line.close()
+
+
+@pytest.fixture
+def warm(template: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Judge and fork server of a run in this process are forks: else each imports torch for 2 s.
+
+    For tests of what a run does, not of how it begins.
+    """
+
+    def started(
+        words: Sequence[str], env: Mapping[str, str], cwd: Path, output: int, line: socket.socket
+    ) -> Any:
+        arguments = words[words.index("-m") + 1 :]
+        message: wire.Message = {"arguments": arguments, "env": dict(env), "line": line.fileno()}
+        message["rules"] = enter.to_plain(enter.Rules(level=0, chdir=cwd))
+        wire.send(template, message, (line.fileno(), output))
+        pid = int(wire.receive(template, forkserver.START_S)["pid"])
+        return SimpleNamespace(
+            pid=pid, kill=lambda: os.kill(pid, signal.SIGKILL), wait=lambda: os.waitpid(pid, 0)
+        )
+
+    monkeypatch.setattr(child, "started", started)
+    monkeypatch.setattr(forkserver, "started", started)

@@ -26,6 +26,8 @@ from harness.problems import get_problem
 from harness.process.project import HOME
 from harness.schema import Kind, Result, Status, Suite
 
+pytestmark = pytest.mark.usefixtures("warm")
+
 KERNEL = """
 import torch.nn.functional as F
 
