@@ -171,6 +171,7 @@ def rows_of(
     return found
 
 
+@pytest.mark.usefixtures("warm")
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("rule", [FIXED, StoppingRule(race=1)])
 def test_every_run_asks_shapes_that_follow_from_its_secret(
@@ -200,6 +201,7 @@ def test_every_run_asks_shapes_that_follow_from_its_secret(
     assert secret not in {honest["one"].secret, honest["two"].secret}
 
 
+@pytest.mark.usefixtures("warm")
 @pytest.mark.timeout(240)
 def test_a_kernel_keyed_on_the_suites_own_shapes_is_exposed(tmp_path: Path) -> None:
     rows = rows_of(tmp_path, honest="", keyed=KEYED)

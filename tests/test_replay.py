@@ -24,6 +24,8 @@ from harness.schema import Case, Kind, Result, Status, Suite
 from harness.schema.mismatch import Mismatch
 from tests.board.factory import mismatch, result
 
+pytestmark = pytest.mark.usefixtures("warm")
+
 ROOT = Path(__file__).resolve().parents[1]
 
 
