@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import math
@@ -10,6 +11,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -171,15 +173,23 @@ def rows_of(
     return found
 
 
+WRONG = "    out = out * 0 if q.shape[2] == 256 else out"
+
+
+@functools.cache
+def fixed_run() -> dict[str, dict[str, Result]]:
+    """Who is exposed stands beside who is wrong: one run is what both tests look at."""
+    with tempfile.TemporaryDirectory() as folder:
+        return rows_of(Path(folder), honest="", wrong=WRONG, keyed=KEYED)
+
+
 @pytest.mark.usefixtures("warm")
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("rule", [FIXED, StoppingRule(race=1)])
 def test_every_run_asks_shapes_that_follow_from_its_secret(
     tmp_path: Path, rule: StoppingRule
 ) -> None:
-    rows = rows_of(
-        tmp_path, rule, honest="", wrong="    out = out * 0 if q.shape[2] == 256 else out"
-    )
+    rows = fixed_run() if rule is FIXED else rows_of(tmp_path, rule, honest="", wrong=WRONG)
     suite = Suite.model_validate(SUITE_HIDDEN_RUN)
     honest = rows["honest"]
     assert list(honest) == ["one", "two", *HIDDEN]
@@ -203,8 +213,8 @@ def test_every_run_asks_shapes_that_follow_from_its_secret(
 
 @pytest.mark.usefixtures("warm")
 @pytest.mark.timeout(240)
-def test_a_kernel_keyed_on_the_suites_own_shapes_is_exposed(tmp_path: Path) -> None:
-    rows = rows_of(tmp_path, honest="", keyed=KEYED)
+def test_a_kernel_keyed_on_the_suites_own_shapes_is_exposed() -> None:
+    rows = fixed_run()
     assert all(min(rows["keyed"][name].samples[0].calls_ms) > SLEPT_MS for name in HIDDEN)
     found = [row for mine in rows.values() for row in mine.values()]
     board = leaderboard([unloaded(row) for row in found])
