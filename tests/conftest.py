@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import io
 import os
 import re
 import signal
@@ -17,6 +19,8 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+import run
+from harness.cli.main import parse_args
 from harness.measure.machine import inspect_machine
 from harness.process import child, forkserver, process_tree, wire
 from harness.process.sandbox import enter
@@ -137,8 +141,8 @@ def template() -> Iterator[socket.socket]:
         line.close()
 
 
-@pytest.fixture
-def warm(template: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="module")
+def warm(template: socket.socket) -> Iterator[None]:
     """Judge and fork server of a run in this process are forks: else each imports torch for 2 s.
 
     For tests of what a run does, not of how it begins.
@@ -156,5 +160,22 @@ def warm(template: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
             pid=pid, kill=lambda: os.kill(pid, signal.SIGKILL), wait=lambda: os.waitpid(pid, 0)
         )
 
-    monkeypatch.setattr(child, "started", started)
-    monkeypatch.setattr(forkserver, "started", started)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(child, "started", started)
+        patch.setattr(forkserver, "started", started)
+        yield
+
+
+@pytest.fixture(scope="module")
+def typed(warm: None) -> Callable[[Sequence[str]], tuple[int, str, str]]:
+    """What `python run.py` with these words ends with and prints, in this process and `warm`."""
+
+    def story(words: Sequence[str]) -> tuple[int, str, str]:
+        with (
+            contextlib.redirect_stdout(io.StringIO()) as out,
+            contextlib.redirect_stderr(io.StringIO()) as err,
+        ):
+            code = run.main(parse_args(words))
+        return code, out.getvalue(), err.getvalue()
+
+    return story

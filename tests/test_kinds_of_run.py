@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -61,28 +62,30 @@ def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
 #: Far enough apart that no other load on the machine can turn them round.
 WAITS_S = {"quick": 0.01, "slow": 0.12, "slower": 0.2}
 Row = dict[str, Any]
+Typed = Callable[[Sequence[str]], tuple[int, str, str]]
 
 
 @pytest.fixture(scope="module")
-def race(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Row], Path, str]:
+def race(
+    tmp_path_factory: pytest.TempPathFactory, typed: Typed
+) -> tuple[dict[str, Row], Path, str]:
     home = tmp_path_factory.mktemp("race")
     (home / "tiny.yaml").write_text(SUITE)
     for name, wait_s in WAITS_S.items():
         (home / name).mkdir()
         (home / name / "submission.py").write_text(KERNEL.replace("WAIT_S", str(wait_s)))
         (home / name / "manifest.yaml").write_text(f"name: {name}\nclaims: {{headdims: [16]}}\n")
-    done = subprocess.run(
+    _, out, err = typed(
         [
-            *(sys.executable, "run.py", "--suite", str(home / "tiny.yaml"), "--json"),
+            *("--suite", str(home / "tiny.yaml"), "--json"),
             *("--submission", ",".join(str(home / name) for name in WAITS_S)),
             *("--race", "1", "--until", "50%", "--time-limit", "1"),
             *("--results", str(home / "results"), "--leaderboard", str(home / "board.md")),
-        ],
-        cwd=ROOT, capture_output=True, text=True, timeout=200, check=False,
-    )  # fmt: skip
-    assert done.stdout.startswith("{"), done.stderr
-    rows = {row["entry"]: row for row in json.loads(done.stdout)["results"]}
-    return rows, home / "results", done.stderr
+        ]
+    )
+    assert out.startswith("{"), err
+    rows = {row["entry"]: row for row in json.loads(out)["results"]}
+    return rows, home / "results", err
 
 
 def test_the_slow_leave_early_and_keep_honest_rows(race: tuple[dict[str, Row], Path, str]) -> None:
@@ -266,24 +269,23 @@ def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Row], Path, str]:
+def run(tmp_path_factory: pytest.TempPathFactory, typed: Typed) -> tuple[dict[str, Row], Path, str]:
     home = tmp_path_factory.mktemp("sustained")
     (home / "tiny.yaml").write_text(SUITE_SUSTAINED_RUN)
     for name, source in {"honest": HONEST, "stale": STALE}.items():
         (home / name).mkdir()
         (home / name / "submission.py").write_text(source)
         (home / name / "manifest.yaml").write_text(f"name: {name}\nclaims: {{headdims: [16]}}\n")
-    done = subprocess.run(
+    _, out, err = typed(
         [
-            *(sys.executable, "run.py", "--suite", str(home / "tiny.yaml"), "--json"),
+            *("--suite", str(home / "tiny.yaml"), "--json"),
             *("--submission", f"{home / 'honest'},{home / 'stale'}", "--sustained", "0.2"),
             *("--results", str(home / "results"), "--leaderboard", str(home / "board.md")),
-        ],
-        cwd=ROOT, capture_output=True, text=True, timeout=200, check=False,
-    )  # fmt: skip
-    assert done.stdout.startswith("{"), done.stderr
-    rows = {row["entry"]: row for row in json.loads(done.stdout)["results"]}
-    return rows, home, done.stderr
+        ]
+    )
+    assert out.startswith("{"), err
+    rows = {row["entry"]: row for row in json.loads(out)["results"]}
+    return rows, home, err
 
 
 def test_who_is_honest_has_a_lasting_time_and_no_energy(
@@ -378,24 +380,21 @@ def custom_attention_forward(q, k, v, causal=True, sm_scale=None, cu_seqlens_q=N
 CLAIMS = "{headdims: [64], dtypes: [fp16, bf16], gqa: true, seqlens: any, packed: true}"
 
 
-def test_a_suite_with_every_axis_is_run_on_a_cpu(tmp_path: Path) -> None:
+def test_a_suite_with_every_axis_is_run_on_a_cpu(tmp_path: Path, typed: Typed) -> None:
     """Shared heads, more keys than queries, packed sequences, bf16: configs/smoke_axes.yaml."""
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "submission.py").write_text(AXES)
     (tmp_path / "mine" / "manifest.yaml").write_text(f"name: mine\nclaims: {CLAIMS}\n")
     shared = ROOT / "tests" / "corpus" / "right_answer.py"
     (tmp_path / "mine" / "right_answer.py").write_text(shared.read_text())
-    done = subprocess.run(
+    _, out, err = typed(
         [
-            *(sys.executable, "run.py", "--suite", "smoke_axes", "--json"),
+            *("--suite", "smoke_axes", "--json"),
             *("--submission", str(tmp_path / "mine")),
             *("--results", str(tmp_path / "results"), "--leaderboard", str(tmp_path / "board.md")),
-        ],
-        cwd=ROOT, capture_output=True, text=True, timeout=200, check=False,
-    )  # fmt: skip
-    assert done.stdout.startswith("{"), done.stderr
-    ended = {
-        row["config"]: row for row in json.loads(done.stdout)["results"] if row["entry"] == "mine"
-    }
+        ]
+    )
+    assert out.startswith("{"), err
+    ended = {row["config"]: row for row in json.loads(out)["results"] if row["entry"] == "mine"}
     assert set(ended) == {"gqa", "chunk", "packed_bf16"}
     assert {row["status"] for row in ended.values()} == {"PASSED"}, ended

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,19 +61,10 @@ def command(tmp_path: Path, entries: str, *extra: str, blocks: int = 5) -> list[
     ]
 
 
-def run(
-    tmp_path: Path, entries: str, *extra: str, blocks: int = 5
-) -> tuple[int, list[dict[str, Any]]]:
-    done = subprocess.run(
-        command(tmp_path, entries, *extra, blocks=blocks),
-        cwd=ROOT, capture_output=True, text=True, timeout=200, check=False,
-    )  # fmt: skip
-    assert done.stdout.startswith("{"), done.stderr
-    return done.returncode, json.loads(done.stdout)["results"]
-
-
 @pytest.fixture(scope="module")
-def story(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int, list[dict[str, Any]]]:
+def story(
+    tmp_path_factory: pytest.TempPathFactory, typed: Callable[[Sequence[str]], tuple[int, str, str]]
+) -> tuple[Path, int, list[dict[str, Any]]]:
     tmp_path = tmp_path_factory.mktemp("story")
     put(tmp_path / "good")
     put(tmp_path / "nan", GOOD.replace("scale=sm_scale)", "scale=sm_scale) * float('nan')"))
@@ -86,8 +78,10 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int, list[dic
         "import time\n" + GOOD.replace("    return", "    time.sleep(99)\n    return"),
     )
     names = ("good", "nan", "exits", "segfault", "hangs")
-    code, results = run(tmp_path, ",".join(str(tmp_path / name) for name in names))
-    return tmp_path, code, results
+    _, _, *words = command(tmp_path, ",".join(str(tmp_path / name) for name in names))
+    code, out, err = typed(words)
+    assert out.startswith("{"), err
+    return tmp_path, code, json.loads(out)["results"]
 
 
 def of(results: list[dict[str, Any]], entry: str) -> list[dict[str, Any]]:
