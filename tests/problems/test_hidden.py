@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.catalog.suites import known_suites, load_suite
+from harness.catalog import suites
+from harness.catalog.suites import known_suites
 from harness.engine.run_state import arena_sizes
 from harness.errors import SuiteError
 from harness.judge.secret import Secret
@@ -19,6 +21,7 @@ from harness.process.messages import Drawn, understood
 from harness.schema import Case, Claims, Suite
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
+load_suite = functools.cache(suites.load_suite)  # each example asks again
 SECRETS = st.binary(min_size=32, max_size=32)
 
 
