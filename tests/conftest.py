@@ -16,11 +16,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import settings
 
 import run
 from harness.cli.main import parse_args
+from harness.measure import stats
 from harness.measure.machine import inspect_machine
 from harness.process import child, forkserver, process_tree, wire
 from harness.process.sandbox import enter
@@ -179,3 +181,20 @@ def typed(warm: None) -> Callable[[Sequence[str]], tuple[int, str, str]]:
         return code, out.getvalue(), err.getvalue()
 
     return story
+
+
+@pytest.fixture(scope="module")
+def intervals_once() -> Iterator[None]:
+    """Who makes the rows of one case again and again has the same intervals resampled once."""
+    known: dict[tuple[bytes, float], stats.Interval | None] = {}
+    ratio = stats.ratio
+
+    def once(log_ratios: Any, level: float = stats.LEVEL) -> stats.Interval | None:
+        key = np.asarray(log_ratios, dtype=np.float64).tobytes(), level
+        if key not in known:
+            known[key] = ratio(log_ratios, level)
+        return known[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stats, "ratio", once)
+        yield

@@ -48,6 +48,8 @@ from harness.schema import (
 )
 from tests.board.factory import H200, run_of, stretch
 
+pytestmark = pytest.mark.usefixtures("intervals_once")
+
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = ROOT / ".github" / "scripts"
 SECRET, HIDDEN_SECRET, SPENT = "5a" * 32, "3c" * 32, "77" * 32

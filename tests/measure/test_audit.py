@@ -15,13 +15,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.board import record
-from harness.measure import audit, stats
+from harness.measure import audit
 from harness.measure.audit import IDLE, Asked, audited, doubts, not_made_again, of_record
 from harness.measure.evenness import lasting
 from harness.measure.verdict import Evidence, asked_facts, conclude_case, trusted_of
@@ -54,23 +53,7 @@ SECRET = "5a" * 32
 FORWARD = get_problem("attention_forward")
 FACTS = asked_facts(SUITE, H200, "judged/2", "c" * 12)
 
-
-@pytest.fixture(autouse=True, scope="module")
-def intervals_once() -> Iterator[None]:
-    """Resampling is most of the time here, and nearly every row of a forged case is as it was."""
-    known: dict[tuple[bytes, float], stats.Interval | None] = {}
-    ratio = stats.ratio
-
-    def once(log_ratios: Any, level: float = stats.LEVEL) -> stats.Interval | None:
-        key = np.asarray(log_ratios, dtype=np.float64).tobytes(), level
-        if key not in known:
-            known[key] = ratio(log_ratios, level)
-        return known[key]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stats, "ratio", once)
-        yield
-
+pytestmark = pytest.mark.usefixtures("intervals_once")
 
 # --------------------------------------------------------------------------- a true run
 
