@@ -188,7 +188,7 @@ def measured(
         "harness_commit": commit,
         **opened(secret),
     }
-    told_of = {(r.entry, r.kind): of_folder(hub, r.entry, r.kind) for r in results}
+    told_of = {who: of_folder(hub, *who) for who in {(r.entry, r.kind) for r in results}}
     official = [as_suite(r, suite, facts | told_of[r.entry, r.kind]) for r in results]
     return [*official, *on_hidden_shapes(official, suite)]
 
