@@ -505,6 +505,7 @@ def test_without_its_class_a_librarys_kernel_is_ranked_among_peoples_own(
 
 
 @needs_torch
+@pytest.mark.usefixtures("warm")
 def test_without_the_comparison_whoever_writes_into_its_inputs_wins() -> None:
     """One of each kind of process; all others: python run.py selftest --cpu --ablate."""
     names = {"b18_write_into_q", "b18_wrong_dtype", "a11_batch_and_skip", "c18_code_in_build"}
