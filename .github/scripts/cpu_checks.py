@@ -91,7 +91,7 @@ def _run(command: list[str]) -> tuple[bool | None, str]:
         return False, "longer than 900 s"
     lines = plain_text(told.stdout + told.stderr).splitlines()
     if told.returncode == Exit.UNAVAILABLE:
-        return None, "this machine lacks what it needs:\n  " + "\n  ".join(lines[-4:])
+        return None, "it says so, or this machine lacks something:\n  " + "\n  ".join(lines[-4:])
     return told.returncode == 0, "clean" if told.returncode == 0 else "\n  ".join(lines[-20:])
 
 
