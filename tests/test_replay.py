@@ -20,6 +20,7 @@ from harness.engine.events import Observer
 from harness.errors import HarnessError, UnavailableError, UsageError
 from harness.measure.machine import inspect_machine
 from harness.problems import get_problem
+from harness.process.messages import BurstReport
 from harness.schema import Case, Kind, Result, Status, Suite
 from harness.schema.mismatch import Mismatch
 from tests.board.factory import mismatch, result
@@ -329,3 +330,15 @@ def test_what_a_check_found_can_be_asked_again(tmp_path: Path) -> None:
     store.results_dir = tmp_path / "mine.py"  # where no folder can be made
     store.save(result(status=Status.INCORRECT, mismatch=mismatch()))
     assert ("mine", "hdim64_seq4k") in store._failed
+
+
+def test_other_numbers_are_not_called_the_same() -> None:
+    then = mismatch()
+    now = then.model_copy(update={"wrong": then.wrong + 1})
+    same, other = (
+        replay._answered(then, BurstReport(status=Status.INCORRECT, mismatch=found))[-1]
+        for found in (then, now)
+    )
+    assert same == "the same elements are wrong as in the run, by the same numbers"
+    assert other == f"not as in the run: {then.words()}"
+    assert replay._answered(then, BurstReport(status=Status.PASSED)) == ["PASSED"]
