@@ -254,11 +254,11 @@ def _described(manifest: Manifest, files: Files) -> str:
 
 def _entry_in(folder: Path, manifest: Manifest, files: Files) -> tuple[Path, bytes]:
     """Path and content of the entry, which must be among what was read."""
-    entry, contents = PurePosixPath(manifest.entry).as_posix(), dict(files)
+    entry, contents = manifest.entry, dict(files)
     if entry in contents:
         return folder / entry, contents[entry]
     there = ", ".join(sorted(PurePosixPath(name).name for name, _ in files)[:20]) or "nothing"
-    raise fault(folder, f"entry '{shown(manifest.entry)}' is missing", f"the folder has: {there}")
+    raise fault(folder, f"entry '{shown(entry)}' is missing", f"the folder has: {there}")
 
 
 def _with_lse(folder: Path, manifest: Manifest, gives_lse: bool) -> Manifest:
