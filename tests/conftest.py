@@ -176,7 +176,7 @@ def warm(template: socket.socket) -> Iterator[None]:
 def typed(warm: None) -> Callable[[Sequence[str]], tuple[int, str, str]]:
     """What `python run.py` with these words ends with and prints, in this process and `warm`."""
 
-    def story(words: Sequence[str]) -> tuple[int, str, str]:
+    def run_here(words: Sequence[str]) -> tuple[int, str, str]:
         with (
             contextlib.redirect_stdout(io.StringIO()) as out,
             contextlib.redirect_stderr(io.StringIO()) as err,
@@ -184,7 +184,7 @@ def typed(warm: None) -> Callable[[Sequence[str]], tuple[int, str, str]]:
             code = run.main(parse_args(words))
         return code, out.getvalue(), err.getvalue()
 
-    return story
+    return run_here
 
 
 @pytest.fixture(scope="module")
