@@ -105,10 +105,10 @@ def check_clocks(
         return ClockCheck(marked, None, f"{said} behind their end")
     # A burst that is told too long pays for no other: a gap is never shorter than a trusted one.
     gaps = sorted(max(sample.gap_ms, least) for sample in scored)
-    kept = gaps[cut(len(gaps)) : len(gaps) - cut(len(gaps))]
+    kept = gaps[2 * cut(len(gaps)) :]
     t1 = statistics.median(sample.t1_ms for sample in scored)
     # Each: a mean alone would let more than half of the bursts, which fix a median, be shorter
-    # still, or four fifths of them, which fix a speed-up.
+    # still, or those that a speed-up keeps: it trims by the ratio, so that any of them may be kept.
     excess = max(*map(statistics.fmean, (gaps, kept)), statistics.median(gaps)) - pace_gap
     sigma_mean = noise * (1 / len(scored) + 1 / len(control)) ** 0.5
     allowed = max(

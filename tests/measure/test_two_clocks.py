@@ -121,6 +121,16 @@ def test_two_hundred_honest_runs_are_believed() -> None:
         assert check_clocks(blocks(rng), blocks(rng), (), GPU_TOLERANCE).refusal == ""
 
 
+def test_some_bursts_told_short_pay_with_no_others() -> None:
+    """The speed-up trims by the ratio: the nine of twenty that are told shorter it may keep."""
+    control = as_samples(10.0, [295.0] * 20)
+    told = [*as_samples(10.0, [295.0] * 11), *as_samples(10.0, [295.0] * 9, short=0.006)]
+    samples = [sample.model_copy(update={"block": n}) for n, sample in enumerate(told)]
+    gaps = [sample.gap_ms - control[0].gap_ms for sample in samples]
+    assert sum(gaps) / 20 < 0.03 < sum(gaps) / 12  # of all no more than is allowed; of twelve more
+    assert check_clocks(samples, control, (), GPU_TOLERANCE).refusal
+
+
 @pytest.mark.parametrize("honesty", [0.98, 0.97, 0.9, 0.5, 1e-6])
 def test_a_short_claim_is_refused(honesty: float) -> None:
     for seed in range(50):
