@@ -16,7 +16,7 @@ import re
 import subprocess
 import sys
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 NAME = re.compile(r"[a-z][a-z0-9_]{1,39}")
 RESERVED = {"all", "null"}
@@ -57,7 +57,8 @@ def main(argv: list[str] | None = None) -> int:
     found = changes(args.repo, start, args.head)
     reasons = faults(args.repo, found)
     if not reasons:
-        reasons = trespass(args.repo, args.base, args.head, _name_of(found), args.author)
+        reasons = doubled(args.repo, args.head, _name_of(found))
+    reasons = reasons or trespass(args.repo, args.base, args.head, _name_of(found), args.author)
     reasons = reasons or stale(args.repo, start, args.base, _name_of(found))
     for reason in reasons:
         print(f"refused: {reason}".replace("##[", "# #["))  # which is an order to a runner
@@ -101,8 +102,6 @@ def faults(repo: Path, found: list[Change]) -> list[str]:
     if not found:
         return ["nothing is changed"]
     reasons = [f"{len(found)} files, at most {MOST_FILES}"] if len(found) > MOST_FILES else []
-    if len({change.path for change in found}) < len(found):  # git can be made to write such a tree
-        reasons.append("a path stands in the tree twice")
     names = set()
     total = 0
     for change in found[:MOST_FILES]:
@@ -131,6 +130,19 @@ def faults(repo: Path, found: list[Change]) -> list[str]:
             f"{len(names)} submissions at once: {', '.join(sorted(names))}; one at a time"
         )
     return reasons
+
+
+def doubled(repo: Path, head: str, name: str) -> list[str]:
+    """Paths that the folder's tree holds twice, as a file and a folder too: one hides the other.
+
+    No diff tells them all: the one that is the base's own has not changed.
+    """
+    listing = git(repo, "ls-tree", "-r", "-z", "--name-only", head, "--", f"submissions/{name}/")
+    paths = listing.decode("utf-8", "surrogateescape").split("\0")[:-1]
+    files = set(paths)
+    folders = {str(parent) for path in files for parent in PurePosixPath(path).parents}
+    wrong = {path for path in files if paths.count(path) > 1} | (files & folders)
+    return [f"{path!r} stands in the tree twice" for path in sorted(wrong)]
 
 
 def trespass(repo: Path, base: str, head: str, name: str, author: str) -> list[str]:

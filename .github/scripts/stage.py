@@ -64,6 +64,8 @@ def _copy(repo: Path, commit: str, name: str) -> None:
         if mode not in path_guard.MODES:
             sys.exit(f"refused: {path!r} has mode {mode}")
         file = repo / path
+        if file.exists():  # the guard refuses such a tree, too
+            sys.exit(f"refused: {path!r} stands in the tree twice")
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(path_guard.git(repo, "cat-file", "blob", sha))
 

@@ -21,6 +21,7 @@ from tests.ci.test_simulation import (
     OWNER,
     ROOT,
     SCRIPTS,
+    STAGE,
     Hub,
     git,
     hub,
@@ -220,10 +221,38 @@ def test_no_path_is_an_order_to_the_runner(hub: Hub, capsys: pytest.CaptureFixtu
     assert "##[" not in said
 
 
-def test_a_path_that_a_tree_holds_twice_is_refused(tmp_path: Path) -> None:
-    twice = [GUARD.Change("submissions/mine/submission.py", "000000", "", "D")] * 2
-    assert GUARD.faults(tmp_path, twice[:1]) == []
-    assert GUARD.faults(tmp_path, twice) == ["a path stands in the tree twice"]
+@pytest.mark.parametrize("mode", ["100644", "040000"])
+def test_a_path_that_a_tree_holds_twice_is_refused(
+    hub: Hub, mode: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also where the first of the two is the base's own, which no diff tells."""
+    work, base = hub.trusted, git(hub.trusted, "rev-parse", "HEAD")
+
+    def made(kind: str, body: bytes) -> str:
+        words = ["git", "-C", str(work), "hash-object", "-t", kind, "-w", "--literally", "--stdin"]
+        return subprocess.run(words, input=body, capture_output=True, check=True).stdout.decode()
+
+    def changed(tree: str, name: str, *instead: tuple[str, str]) -> str:
+        """The tree with other entries where `name` is, its own first where it has no sha."""
+        body = b""
+        for line in git(work, "ls-tree", tree).splitlines():
+            own_mode, _, sha, own = line.split()
+            for each, other in instead if own == name else ((own_mode, sha),):
+                body += f"{each.lstrip('0')} {own}\0".encode() + bytes.fromhex(other or sha)
+        return made("tree", body).strip()
+
+    other = made("blob", b"x = 2\n").strip()
+    second = other if mode == "100644" else changed("HEAD:configs", "none")
+    mine = changed("HEAD:submissions/mine", "manifest.yaml", ("100644", ""), (mode, second))
+    tree = changed(
+        "HEAD", "submissions", ("040000", changed("HEAD:submissions", "mine", ("040000", mine)))
+    )
+    head = git(work, "commit-tree", tree, "-p", base, "-m", "twice")
+    words = ["--base", base, "--head", head, "--author", OWNER, "--repo", str(work)]
+    assert GUARD.main(words) == 1
+    assert "'submissions/mine/manifest.yaml' stands in the tree twice" in capsys.readouterr().out
+    with pytest.raises((SystemExit, FileExistsError)):
+        STAGE._copy(work, head, "mine")
 
 
 def test_two_submissions_at_once_are_refused(hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
