@@ -181,6 +181,20 @@ def test_where_nothing_was_compiled_it_says_so(
 
 
 @needs_nvcc
+def test_of_a_folder_who_cannot_be_read_is_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    entrant(tmp_path / "x", "__global__ void f() {}\n")
+    shutil.copytree(tmp_path / "x", tmp_path / "a")
+    (tmp_path / "a" / "manifest.yaml").write_text("name: a\nlanguage: latin\n")
+    assert build.run(main.parse_args(["build", str(tmp_path)])) == 1
+    said = capsys.readouterr()
+    assert "sm_90a" in said.out
+    assert said.err.count("left out: ") == 1
+    assert "latin" in said.err
+
+
+@needs_nvcc
 @levels
 def test_a_compiler_that_takes_too_much_memory_is_ended(tmp_path: Path, level: int) -> None:
     there = entrant(tmp_path / "x", '#include "/dev/zero"\n__global__ void f() {}\n')

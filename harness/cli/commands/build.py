@@ -21,7 +21,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from harness.board import query
-from harness.catalog.entrants import find_entrants
+from harness.catalog.entrants import gather
 from harness.catalog.launch_spec import parse_launch
 from harness.catalog.request import Request
 from harness.engine.assign_roles import Crew
@@ -58,14 +58,14 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """0 if all compiled; 1 if one did not or breaks a promise, 3 if there is nothing to compile."""
-    entrants = find_entrants(args.names, base() / "submissions", Kind.SUBMISSION, None)
+    entrants, refused = gather(args.names, base() / "submissions", Kind.SUBMISSION, None)
+    print(*(f"left out: {why}\n" for why in refused), sep="", end="", file=sys.stderr)
     if not (cuda := [entrant for entrant in entrants if entrant.manifest.language == "cuda"]):
         raise UsageError("nothing to compile: no CUDA submission among these", "python run.py list")
     note_walls()
-    made = [one(entrant, args.arch, args.fail_on_spills) for entrant in cuda]
-    builds = [build for _, build in made]
+    codes, builds = zip(*(one(each, args.arch, args.fail_on_spills) for each in cuda), strict=True)
     print(json.dumps({"builds": builds}) if args.json else "\n".join(b["text"] for b in builds))
-    return max((code for code, _ in made), key=(0, Exit.UNAVAILABLE, 1).index)
+    return int(max(*codes, 1 if refused else 0, key=(0, Exit.UNAVAILABLE, 1).index))
 
 
 def note_walls() -> None:
