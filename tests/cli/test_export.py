@@ -181,7 +181,7 @@ def test_project_file_licence_and_readme(pair: Path) -> None:
     tomllib = pytest.importorskip("tomllib")
     project = tomllib.loads((pair / "pyproject.toml").read_text())["project"]
     assert project["name"] == "attnboard-triton-champion"
-    assert project["license"] == "Apache-2.0"
+    assert project["license"] == {"text": "Apache-2.0"}  # as told: "MIT License" is no expression
     assert project["dependencies"] == ["torch>=2.11", "triton"]
     assert (pair / "LICENSE").read_bytes() == (HOME / "LICENSE").read_bytes()
     readme = (pair / "README.md").read_text()

@@ -113,13 +113,13 @@ def _needed(forward: Part, backward: Part | None) -> set[str]:
 
 def _pyproject(package: str, forward: Part, backward: Part | None) -> str:
     needed = _needed(forward, backward) & FETCHED
-    license_ = sanitize(forward.entrant.manifest.license)
+    license_ = json.dumps(sanitize(forward.entrant.manifest.license), ensure_ascii=False)
     return PYPROJECT.format(
         distribution=json.dumps(package.replace("_", "-")),
         version=__version__,
         digest=forward.entrant.source_sha256[:12],
         description=json.dumps(sanitize(forward.entrant.manifest.description), ensure_ascii=False),
-        license=f"\nlicense = {json.dumps(license_, ensure_ascii=False)}" if license_ else "",
+        license=f"\nlicense = {{text = {license_}}}" if license_ != '""' else "",
         dependencies=json.dumps(["torch>=2.11", *sorted(needed - {"torch"})]),
         package=json.dumps(package),
     )
