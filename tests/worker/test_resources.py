@@ -208,6 +208,8 @@ def test_build_lines_give_one_build_each():
     text = "// build: -DHEADDIM=64 -DX='a b'\n// build: -DHEADDIM=128\nint x;  // build: no\n"
     assert builds_of(text) == [Build(("-DHEADDIM=64", "-DX=a b")), Build(("-DHEADDIM=128",))]
     assert builds_of("int x;") == [Build()]
+    assert builds_of("/* a form feed begins no line\f// build: -DX */\n") == [Build()]
+    assert builds_of("// build: -DX\r\n") == [Build(("-DX",))]
 
 
 def test_a_promise_belongs_to_the_build_above_it_or_to_all():

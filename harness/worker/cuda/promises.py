@@ -38,8 +38,8 @@ def builds_of(source: str, name: str = "kernel.cu") -> list[Build]:
     """
     shared: dict[str, int] = {}
     found: list[tuple[tuple[str, ...], dict[str, int]]] = []
-    for number, line in enumerate(source.splitlines(), start=1):
-        said = re.match(r"// (build|promise): (.+)$", line)
+    for number, line in enumerate(source.split("\n"), start=1):
+        said = re.match(r"// (build|promise): (.+?)\r?$", line)
         if said and said[1] == "build":
             found.append((_flags(said[2], name, number), {}))
         elif said:
