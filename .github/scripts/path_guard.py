@@ -15,6 +15,7 @@ import argparse
 import re
 import subprocess
 import sys
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -139,10 +140,10 @@ def doubled(repo: Path, head: str, name: str) -> list[str]:
     """
     listing = git(repo, "ls-tree", "-r", "-z", "--name-only", head, "--", f"submissions/{name}/")
     paths = listing.decode("utf-8", "surrogateescape").split("\0")[:-1]
-    files = set(paths)
+    files = Counter(paths)
     folders = {str(parent) for path in files for parent in PurePosixPath(path).parents}
-    wrong = {path for path in files if paths.count(path) > 1} | (files & folders)
-    return [f"{path!r} stands in the tree twice" for path in sorted(wrong)]
+    twice = sorted(path for path, times in files.items() if times > 1 or path in folders)
+    return [f"{path!r} stands in the tree twice" for path in twice]
 
 
 def trespass(repo: Path, base: str, head: str, name: str, author: str) -> list[str]:
