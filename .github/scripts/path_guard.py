@@ -57,8 +57,7 @@ def main(argv: list[str] | None = None) -> int:
     start = left_at(args.repo, args.base, args.head)
     found = changes(args.repo, start, args.head)
     reasons = faults(args.repo, found)
-    if not reasons:
-        reasons = doubled(args.repo, args.head, _name_of(found))
+    reasons = reasons or doubled(args.repo, args.head, _name_of(found))
     reasons = reasons or trespass(args.repo, args.base, args.head, _name_of(found), args.author)
     reasons = reasons or stale(args.repo, start, args.base, _name_of(found))
     for reason in reasons:
