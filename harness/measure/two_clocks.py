@@ -105,11 +105,11 @@ def check_clocks(
         return ClockCheck(marked, None, f"{said} behind their end")
     # A burst that is told too long pays for no other: a gap is never shorter than a trusted one.
     gaps = sorted(max(sample.gap_ms, least) for sample in scored)
-    kept = gaps[2 * cut(len(gaps)) :]
     t1 = statistics.median(sample.t1_ms for sample in scored)
-    # Each: a mean alone would let more than half of the bursts, which fix a median, be shorter
-    # still, or those that a speed-up keeps: it trims by the ratio, so that any of them may be kept.
-    excess = max(*map(statistics.fmean, (gaps, kept)), statistics.median(gaps)) - pace_gap
+    # A speed-up trims by the ratio: it may keep the longest of these. Where few are trimmed, a mean
+    # alone would let more than half of the bursts, which fix a median, be shorter still.
+    kept = gaps[2 * cut(len(gaps)) :]
+    excess = max(statistics.fmean(kept), statistics.median(gaps)) - pace_gap
     sigma_mean = noise * (1 / len(scored) + 1 / len(control)) ** 0.5
     allowed = max(
         tolerance.mean_pct / 100 * t1, tolerance.mean_sigmas * sigma_mean, tolerance.mean_floor_ms
