@@ -291,14 +291,8 @@ PLANTED = {
 def contract(root: Path) -> subprocess.CompletedProcess[str]:
     """What import-linter says of `root`/harness."""
     code = "from importlinter.cli import lint_imports_command as run; run()"
-    words = [
-        sys.executable,
-        "-c",
-        code,
-        "--no-cache",
-        "--config",
-        str(count.ROOT / "pyproject.toml"),
-    ]
+    rules = str(count.ROOT / "pyproject.toml")
+    words = [sys.executable, "-c", code, "--no-cache", "--config", rules]
     return subprocess.run(words, cwd=root, capture_output=True, text=True, check=False)
 
 
