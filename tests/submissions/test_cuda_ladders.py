@@ -24,7 +24,6 @@ import pytest
 import yaml
 
 from harness.catalog.launch_spec import parse_launch
-from harness.process.project import HOME
 from harness.schema import Case
 from harness.worker.cuda import launch as cuda_launch
 from harness.worker.cuda import resources
@@ -43,20 +42,20 @@ SPILLING_RUNGS = {"01_naive.cu", "01_document.cu", "02_q_tiles_in_grid.cu", "03_
 #: same bytes compile alike again, so these are spared, but for a tenth of them each day.
 #: `python -m tests.submissions.test_cuda_ladders` compiles all and writes this anew.
 COMPILED = """\
-f80391bc6ab42e76c0cba99673390c31 969486b5a9c757e447c397b6bd2b8992 07a7dfd3e202e3d26e1c93914226464d
-72fe53c90097011f2cceb4e9f1a6b806 bfb3e589c844277a03d2f8834fda5a67 2c2f55339acd891266796f9f183b31cf
-66e1053989c0693baf33feb0eb405ba3 1289e116db56be0c2a95fab0d60e6058 3d60a870ecb60acb05ed0cf61d063a87
-a5fd7e111a6dfdaecf6dc19d9793fea6 3f691d960a58e3a05e648bcf20a669ea ab8374fe3d7b2c113821c563f5c5289a
-73b7b59384d4b9fc80a0631d246df03a d188c61ca504bba9d495f3d7bb8a3ee2 a1ec1b631a62efb28ce6640613ee061b
-46028c0f668ea5487d25db75c62ff0bf 2bc50566a7186705940b0fdba4d38b57 60ed6eb2489e70ba06aef085bfe8d3ce
-b2d17844bed1e2f049ae89a9fda85184 5e4f52a9b24ec7aa4270b235b8127b08 9523e0c0b2349b962434d5a35c432223
-bc3beb8164612b6c9520c873667832b6 66d40ef32d7d19a7d43faf479da2e8be 3d7ca80d145738d3cab834689dfd6ea1
-58bfade92e0e17f3570e304164bd5854 30c518154e0547fbe709be75bc825318 a39fcae98c1e5e2a19d05cdcb2a309cc
-e48fd7d631aca9b69ce68e6830ca2503 ff362f898d47caaa6a73ce48c1017abb f6ee27ca706bd9d29dc82749ddfc49e5
-9e5a5a720bb3edf846b696a7800ed382 d5827acb60621e5f354652e4d354631d 12d3c8d457627c2d1982e86f7c22d981
-4ef4b8a591f09cb4abf2eac0c5892948 689eb76cacc8aaf61fe4d9be054ffafa a0073f65bae65a982f3391b199ed629b
-b5fb2104bff0e194d345e87f0fbb48e3 4d5302de345518d65521212da12e8fdb 79d606c02d7058849c4c26f958b0257b
-30c742b5f40396278b032804ea435dba
+47e4468d94d3b64b40ebb8356c29683b fb7f4061169880a2f8568211912bec33 36adf5e81a7c825e36de90170242e27f
+d5fdfef408296c58475aca30d0df3b42 c05ba947465bf8ccddbe134019f3d600 bbdfe8a4f9023736f7b41956d2c6fa9d
+00c5de459ec3b28ec011ef7b612668fa 2743b0baba99c62833c4917a05e96554 c53a462743bdb834bf104734af0ffea9
+1f595f1ee1252fbf7f9d9c21f30de915 bf5b9e49385c2bcffcfe1d516022f427 50a4a980a0511204daa6d675b70c3ba7
+ad68821a67a03ce0991789abd8a50793 b26570f6d4758c29f0039a872f50f1d9 bdd79aafe386adc35991a4cad9982e89
+456f25bc20b8887bc78c4412a1a4ad16 9805d4501ca6ac7d46da4f97ff6414b3 e85b4cc650b0088d9c7375159ccf7d32
+918fe11c2367e8b993f2143df79d2125 b1e502c6a328562aefdde7c769dd3021 eb6e75e99a1c14572086e368123b1099
+c002a9c02b5cf1c577bda2e01bc93929 ce4d0b5b99f97de827aa176c97801fe5 8f2804d73debd80be9be15b42f869745
+89b1596cf6fa08d3294ea5c061a4215b a869e1fa47fba83935545192541f7720 bfd5bf5bfd3f8d86c27bd6446d869121
+faef38974c250d5323da7c67b9717de7 27024ec1bdebfaec2e24392b00868b54 6445b03da2a4a2c105b291e18035982e
+b0b0bca074a04201a098c8ff1d7b249d c9c947d0ce50dc52cbe081503ac7840a 2ade1ec28d7fa71d9f84b1b05ab4a722
+583934d2facc4e825126a9731fdf1782 023ca8eea21372e776f264202019a558 597effa95caeaa64587ab2fbea566bb2
+d403f3595bd9876a1b8ba5fe1e0a504e 91f66508bd7e83213b26d9e15f9fd2bc a7bc13ee3223c2d8e106fd51952d4910
+d35e0f70843f1fa13c97fc01a7527a88
 """
 DAYS = 10  # until each was compiled once more
 OUTSIDE = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS", "CPATH", "CPLUS_INCLUDE_PATH")
@@ -72,10 +71,9 @@ def compilers() -> str:
 
 def digest(name: str, file: str, arch: str) -> str:
     """Of every file of the submission but its notes, and of the code that has it compiled."""
-    code = [*(HOME / "harness" / "worker" / "cuda").glob("*.py"), Path(__file__)]
-    code += [
-        HOME / "harness" / "catalog" / f"{each}.py" for each in ("compiler_flags", "launch_spec")
-    ]
+    house = count.ROOT / "harness"
+    code = [*(house / "worker" / "cuda").glob("*.py"), Path(__file__)]
+    code += [house / "catalog" / "compiler_flags.py", house / "catalog" / "launch_spec.py"]
     kinds = {".cu", ".cuh", ".cpp", ".h", ".hpp", ".py", ".yaml"}
     own = [path for path in (SUBMISSIONS / name).rglob("*") if path.suffix in kinds]
     found = hashlib.sha256(repr((name, file, arch, compilers())).encode())
@@ -87,11 +85,11 @@ def digest(name: str, file: str, arch: str) -> str:
     return found.hexdigest()[:32]
 
 
-def compiled_before(name: str, file: str, arch: str) -> bool:
-    """Whether these very bytes passed their test, and are not among those that today compiles."""
+def compiled_before(name: str, file: str, arch: str, day: int | None = None) -> bool:
+    """Whether these very bytes passed their test, and are not among those due on `day` (today)."""
     found = digest(name, file, arch)
-    due = (int(found, 16) + datetime.date.today().toordinal()) % DAYS == 0
-    return not due and found in COMPILED.split()
+    day = datetime.date.today().toordinal() if day is None else day
+    return (int(found, 16) + day) % DAYS != 0 and found in COMPILED.split()
 
 
 @functools.cache
@@ -259,19 +257,11 @@ def test_what_moved_is_compiled_again(tmp_path, monkeypatch):
 
 
 @needs_nvcc
-def test_what_has_no_record_or_is_due_today_is_compiled(monkeypatch):
+def test_what_has_no_record_or_is_due_is_compiled(monkeypatch):
     asked = "cuda_hopper", "steps/01_wgmma.cu", "sm_90a"
-    days = [datetime.date.fromordinal(740_000 + day) for day in range(DAYS)]
     for record, spared in ((digest(*asked), DAYS - 1), ("", 0)):
         monkeypatch.setattr(f"{__name__}.COMPILED", record)
-        told = []
-        for day in days:
-            date = type("Date", (datetime.date,), {"today": classmethod(lambda _, day=day: day)})
-            monkeypatch.setattr(f"{__name__}.datetime.date", date)
-            told.append(compiled_before(*asked))
-            monkeypatch.undo()
-            monkeypatch.setattr(f"{__name__}.COMPILED", record)
-        assert sum(told) == spared
+        assert sum(compiled_before(*asked, day) for day in range(DAYS)) == spared
 
 
 @pytest.mark.gpu
