@@ -1,11 +1,14 @@
 """Words that all nouns share: bounded numbers, names, how an entry can end."""
 
+import contextlib
 import math
 import re
+from collections.abc import Iterator
 from enum import Enum
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic_core import PydanticSerializationError
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -55,10 +58,33 @@ def gate_delay_ms(calls: int) -> float:
     return GATE_DELAY_MS + GATE_CALL_MS * max(0, calls - GATE_CALLS)
 
 
+@contextlib.contextmanager
+def _ctrl_c_as_it_is() -> Iterator[None]:
+    """In our serializer pydantic makes one an error of its own, for which whose turn it is pays."""
+    try:
+        yield
+    except PydanticSerializationError as error:
+        if f"`{Shaped._as_before.__name__}`: KeyboardInterrupt" in str(
+            error
+        ):  # JSON's has no cause
+            raise KeyboardInterrupt from None
+        raise
+
+
 class Frozen(BaseModel):
     """A value: never changes, never carries a key nobody declared."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
+
+    @_ctrl_c_as_it_is()
+    def model_dump(self, **how: Any) -> dict[str, Any]:
+        """As pydantic's."""
+        return super().model_dump(**how)
+
+    @_ctrl_c_as_it_is()
+    def model_dump_json(self, **how: Any) -> str:
+        """As pydantic's."""
+        return super().model_dump_json(**how)
 
 
 class Shaped(Frozen):

@@ -78,6 +78,20 @@ def test_a_burst_of_the_grid_outlasts_the_tolerance_of_the_clocks(name: str, tfl
         assert bytes_at_once < 8 << 30
 
 
+@pytest.mark.parametrize("written", ["model_dump", "model_dump_json"])
+def test_a_ctrl_c_while_a_shape_is_written_is_no_fault(
+    written: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Interrupted(tuple[str, ...]):
+        def __contains__(self, key: object) -> bool:
+            raise KeyboardInterrupt
+
+    case = load_suite("fa3", CONFIGS).cases[0]
+    monkeypatch.setattr("harness.schema.common.AXES", Interrupted())
+    with pytest.raises(KeyboardInterrupt):
+        getattr(case, written)()
+
+
 def test_flops_are_the_convention() -> None:
     problem = get_problem("attention_forward")
     flops = [problem.flops(case) / 1e12 for case in load_suite("fa3", CONFIGS).cases]
