@@ -143,13 +143,12 @@ def template() -> Iterator[socket.socket]:
         line.close()
 
 
-@pytest.fixture(scope="module")
-def warm(template: socket.socket) -> Iterator[None]:
-    """Judge and fork server of a run in this process are forks: else each imports torch for 2 s.
+@pytest.fixture(scope="session")
+def forked(template: socket.socket) -> Callable[[], contextlib.AbstractContextManager[None]]:
+    """While it is open, judge and fork server of a run in this process are forks of `template`.
 
-    For tests of what a run does, not of how it begins.
+    Else each imports torch for 2 s. For tests of what a run does, not of how it begins.
     """
-
     usual = forkserver.started
 
     def started(
@@ -166,9 +165,20 @@ def warm(template: socket.socket) -> Iterator[None]:
             pid=pid, kill=lambda: os.kill(pid, signal.SIGKILL), wait=lambda: os.waitpid(pid, 0)
         )
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(child, "started", started)
-        patch.setattr(forkserver, "started", started)
+    @contextlib.contextmanager
+    def opened() -> Iterator[None]:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(child, "started", started)
+            patch.setattr(forkserver, "started", started)
+            yield
+
+    return opened
+
+
+@pytest.fixture(scope="module")
+def warm(forked: Callable[[], contextlib.AbstractContextManager[None]]) -> Iterator[None]:
+    """All runs of a module are `forked`."""
+    with forked():
         yield
 
 
