@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import inspect
 import io
 import os
 import re
+import runpy
 import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,10 +25,12 @@ from hypothesis import settings
 
 import run
 from harness.cli.main import parse_args
+from harness.errors import UnavailableError
 from harness.measure import stats
 from harness.measure.machine import inspect_machine
 from harness.process import child, forkserver, process_tree, wire
 from harness.process.sandbox import enter
+from harness.worker import forkserver as forkserver_main
 
 # Two files of tests share the cores, and each of their processes would start a thread for every core.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -97,59 +102,8 @@ def shut() -> Iterator[Callable[[Path], None]]:
         folder.chmod(0o700)
 
 
-#: Imports what judge and fork server import, then forks one of them for each message.
-TEMPLATE = """
-import importlib, os, runpy, sys
-from harness.worker import forkserver
-
-def become(message, rules, fds, why):
-    os.setsid()
-    line, log = fds
-    for fd in (1, 2):
-        os.dup2(log, fd)
-    os.close(log)
-    if line != message["line"]:
-        os.dup2(line, message["line"])
-        os.close(line)
-    os.environ.clear()
-    os.environ.update(message["env"])
-    os.chdir(rules.chdir)
-    sys.path[:] = [*message["env"]["PYTHONPATH"].split(os.pathsep), *sys.path[1:]]
-    module, *_ = sys.argv = message["arguments"]
-    code = 1
-    try:
-        runpy.run_module(module, run_name="__main__", alter_sys=True)
-    except SystemExit as ended:
-        code = ended.code
-    finally:
-        sys.stderr.flush()
-        os._exit(code)
-
-importlib.import_module("harness.judge.judge")
-forkserver.exec_worker = become
-sys.exit(forkserver.main())
-"""
-
-
-@pytest.fixture(scope="session")
-def template() -> Iterator[socket.socket]:
-    """The line to a process of `TEMPLATE`, which ends with it."""
-    process_tree.adopt_orphans()
-    line, theirs = socket.socketpair()
-    words, fd = [sys.executable, "-c", TEMPLATE, str(theirs.fileno())], theirs.fileno()
-    root = Path(__file__).resolve().parents[1]
-    with theirs, line, subprocess.Popen(words, cwd=root, stdin=subprocess.DEVNULL, pass_fds=(fd,)):
-        yield line
-        line.close()
-
-
-@pytest.fixture(scope="module")
-def warm(template: socket.socket) -> Iterator[None]:
-    """Judge and fork server of a run in this process are forks: else each imports torch for 2 s.
-
-    For tests of what a run does, not of how it begins.
-    """
-
+def starting(template: socket.socket) -> Callable[..., Any]:
+    """What stands in for `forkserver.started`: judge and fork server are forks of `template`."""
     usual = forkserver.started
 
     def started(
@@ -166,10 +120,146 @@ def warm(template: socket.socket) -> Iterator[None]:
             pid=pid, kill=lambda: os.kill(pid, signal.SIGKILL), wait=lambda: os.waitpid(pid, 0)
         )
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(child, "started", started)
-        patch.setattr(forkserver, "started", started)
+    return started
+
+
+def become(
+    message: wire.Message, rules: enter.Rules, fds: Sequence[int], why: UnavailableError | None
+) -> None:
+    """Run the module that a message names, in this fork of the template; run.py has its own."""
+    os.setsid()
+    line, log = fds
+    for fd in (1, 2):
+        os.dup2(log, fd)
+    os.close(log)
+    if line != message["line"]:
+        os.dup2(line, message["line"])
+        os.close(line)
+    os.environ.clear()
+    os.environ.update(message["env"])
+    os.chdir(str(rules.chdir))
+    sys.path[:] = [*message["env"]["PYTHONPATH"].split(os.pathsep), *sys.path[1:]]
+    module, *_ = sys.argv = message["arguments"]
+    process_tree.set_process_name(module.removeprefix("harness."))
+    if module == "run":
+        process_tree.adopt_orphans()
+        mine, theirs = socket.socketpair()
+        if os.fork() == 0:
+            mine.close()
+            forkserver_main.serve(theirs)
+            os._exit(0)
+        theirs.close()
+        child.started = forkserver.started = starting(mine)
+    code = 1
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    except SystemExit as ended:
+        code = int(ended.code or 0)
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+#: Imports what judge and fork server import, then forks one of them for each message.
+TEMPLATE = f"""
+from __future__ import annotations
+import importlib, os, runpy, signal, socket, sys
+from types import SimpleNamespace
+from harness.process import child, forkserver, process_tree, wire
+from harness.process.sandbox import enter
+from harness.worker import forkserver as forkserver_main
+
+{inspect.getsource(starting)}
+
+{inspect.getsource(become)}
+
+importlib.import_module("harness.judge.judge")
+forkserver_main.exec_worker = become
+sys.exit(forkserver_main.main())
+"""
+
+
+@pytest.fixture(scope="session")
+def template() -> Iterator[socket.socket]:
+    """The line to a process of `TEMPLATE`, which ends with it."""
+    process_tree.adopt_orphans()
+    line, theirs = socket.socketpair()
+    words, fd = [sys.executable, "-c", TEMPLATE, str(theirs.fileno())], theirs.fileno()
+    root = Path(__file__).resolve().parents[1]
+    with theirs, line, subprocess.Popen(words, cwd=root, stdin=subprocess.DEVNULL, pass_fds=(fd,)):
+        yield line
+        line.close()
+
+
+@pytest.fixture(scope="session")
+def forked(template: socket.socket) -> Callable[[], contextlib.AbstractContextManager[None]]:
+    """While it is open, judge and fork server of a run in this process are forks of `template`.
+
+    Else each imports torch for 2 s. For tests of what a run does, not of how it begins.
+    """
+    started = starting(template)
+
+    @contextlib.contextmanager
+    def opened() -> Iterator[None]:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(child, "started", started)
+            patch.setattr(forkserver, "started", started)
+            yield
+
+    return opened
+
+
+@pytest.fixture(scope="module")
+def warm(forked: Callable[[], contextlib.AbstractContextManager[None]]) -> Iterator[None]:
+    """All runs of a module are `forked`."""
+    with forked():
         yield
+
+
+class Forked:
+    """What is asked of a `subprocess.Popen`, of a process that was adopted."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid, self.returncode = pid, None
+
+    def poll(self) -> int | None:
+        """Its exit code, if it has ended."""
+        if self.returncode is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            self.returncode = os.waitstatus_to_exitcode(status) if pid else None
+        return self.returncode
+
+    def wait(self, timeout: float) -> int:
+        """The same, when it has."""
+        deadline = time.monotonic() + timeout
+        while (code := self.poll()) is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.002)
+        return code
+
+    def send_signal(self, number: int) -> None:
+        """To it alone; it is still there, for nobody but `poll` waits for it."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+
+@pytest.fixture(scope="session")
+def start_run(template: socket.socket) -> Callable[[Sequence[str], Path], Forked]:
+    """Starts `python run.py` with these words; all of its processes are forks, its output a file."""
+
+    def start(words: Sequence[str], output: Path) -> Forked:
+        root = Path(__file__).resolve().parents[1]
+        line, theirs = socket.socketpair()  # which nobody uses
+        with line, theirs, output.open("w", encoding="utf-8") as log:
+            return Forked(
+                starting(template)(
+                    ["-m", "run", *words], {**os.environ, "PYTHONPATH": str(root)}, root,
+                    log.fileno(), theirs,
+                ).pid
+            )  # fmt: skip
+
+    return start
 
 
 @pytest.fixture(scope="module")

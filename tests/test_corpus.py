@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
-import functools
+import contextlib
 import re
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -27,24 +28,46 @@ def one_a_defence(corpus: list[Specimen]) -> list[Specimen]:
     return [*found.values(), *[specimen for specimen in corpus if specimen.honest][:3]]
 
 
+def at_the_start(specimen: Specimen) -> bool:
+    """Whether it is after how judge and workers begin, and what their memory holds then."""
+    return re.match(r"c\d+_", specimen.name) is not None
+
+
+def runs_of(specimens: Sequence[Specimen]) -> list[list[Specimen]]:
+    """Who shares a run: only with others for whom it begins in the same way."""
+    first = [specimen for specimen in specimens if not at_the_start(specimen)]
+    last = [specimen for specimen in specimens if at_the_start(specimen)]
+    return batches(first, together=True) + batches(last, together=True)
+
+
 SAMPLE = one_a_defence(ON_CPU)
 OTHERS = [specimen for specimen in ON_CPU if specimen not in SAMPLE]
-FAST = len(batches(SAMPLE, together=True))  # so many runs; the others are for CI
-BATCHES = batches(SAMPLE, together=True) + batches(OTHERS, together=True)
+FAST = len(runs_of(SAMPLE))  # so many runs; the others are for CI
+BATCHES = runs_of(SAMPLE) + runs_of(OTHERS)
+Begun = Callable[[], contextlib.AbstractContextManager[None]]
 
 
-@functools.cache
-def outcomes(number: int) -> dict[str, Outcome]:
+@pytest.fixture(scope="module")
+def outcomes(forked: Begun) -> Callable[[int], dict[str, Outcome]]:
     """One run over one batch; all its tests look at the same run.
 
     As in the selftest: whose end may be a companion's doing is tried again alone, and that counts.
     """
-    machine, level, batch = inspect_machine().without_gpu(), usual_level(), BATCHES[number]
-    found = {outcome.specimen.name: outcome for outcome in run_batch(batch, machine, level)}
-    for name, first in found.items():
-        if len(batch) > 1 and not first.ok and alone_counts(first):
-            found[name] = run_batch([first.specimen], machine, level)[0]
-    return found
+    known: dict[int, dict[str, Outcome]] = {}
+    machine, level = inspect_machine().without_gpu(), usual_level()
+
+    def of_batch(number: int) -> dict[str, Outcome]:
+        batch = BATCHES[number]
+        if number not in known:
+            with contextlib.nullcontext() if any(map(at_the_start, batch)) else forked():
+                found = {one.specimen.name: one for one in run_batch(batch, machine, level)}
+                for name, first in found.items():
+                    if len(batch) > 1 and not first.ok and alone_counts(first):
+                        found[name] = run_batch([first.specimen], machine, level)[0]
+            known[number] = found
+        return known[number]
+
+    return of_batch
 
 
 PLACES = [
@@ -58,7 +81,9 @@ PLACES = [
 
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(("number", "specimen"), PLACES)
-def test_specimen(number: int, specimen: Specimen) -> None:
+def test_specimen(
+    number: int, specimen: Specimen, outcomes: Callable[[int], dict[str, Outcome]]
+) -> None:
     if specimen.expect.defence == "sandbox" and usual_level() == 0:
         pytest.skip("this kernel has no Landlock: level 0 lets it through, and the row says so")
     if specimen.expect.level > usual_level():

@@ -12,6 +12,7 @@ import venv
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -103,6 +104,15 @@ def demo(command: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return empty / "demo"
 
 
+@pytest.fixture(scope="module")
+def judged(installed: Path, command: Path, demo: Path) -> tuple[list[dict[str, Any]], list[Path]]:
+    """Rows of `attnboard run mine` there, and the files of the installation before."""
+    before = sorted(path for path in installed.rglob("*") if path.suffix != ".pyc")
+    done = run(command, "run", "mine", "--suite", "smoke", "--json", cwd=demo)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)["results"], before
+
+
 def test_the_wheel_holds_what_a_run_reads_and_nothing_else(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
@@ -140,11 +150,10 @@ def test_outside_of_a_project_it_says_how_to_start_one(command: Path, tmp_path: 
     assert not list(tmp_path.iterdir())
 
 
-def test_a_row_in_a_project_of_ones_own(installed: Path, command: Path, demo: Path) -> None:
-    before = sorted(path for path in installed.rglob("*") if path.suffix != ".pyc")
-    done = run(command, "run", "mine", "--suite", "smoke", "--json", cwd=demo)
-    assert done.returncode == 0, done.stderr
-    rows = json.loads(done.stdout)["results"]
+def test_a_row_in_a_project_of_ones_own(
+    installed: Path, command: Path, demo: Path, judged: tuple[list[dict[str, Any]], list[Path]]
+) -> None:
+    rows, before = judged
     assert {row["entry"] for row in rows} == {"mine", "sdpa"}
     assert {row["status"] for row in rows} == {"PASSED"}
     (sdpa,) = find_entrants(
@@ -168,10 +177,9 @@ def test_a_row_in_a_project_of_ones_own(installed: Path, command: Path, demo: Pa
     ]
 
 
+@pytest.mark.usefixtures("judged")
 def test_a_package_of_ones_own(command: Path, demo: Path, tmp_path: Path) -> None:
     """Judged, exported, built, installed and verified with nothing but the wheel."""
-    done = run(command, "run", "mine", "--suite", "smoke", cwd=demo)
-    assert done.returncode == 0, done.stderr
     done = run(command, "export", "mine", "--to", tmp_path / "out", cwd=demo)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "out" / "LICENSE").is_file()
