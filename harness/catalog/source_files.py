@@ -97,7 +97,7 @@ def names_in(folder: Path) -> list[str]:
     found: list[str] = []
     seen = 0
     left = [PurePosixPath()]
-    home = _home(folder)
+    home = home_of(folder)
     while left:
         inside = left.pop()
         for entry in listed(folder / inside):
@@ -114,11 +114,14 @@ def names_in(folder: Path) -> list[str]:
     return sorted(found, key=lambda name: PurePosixPath(name).parts)
 
 
-def read(folder: Path, names: Iterable[str]) -> Files:
-    """The content of the files `names` of `folder`, in that order, each read once."""
+def read(folder: Path, names: Iterable[str], home: Path | None = None) -> Files:
+    """The content of the files `names` of `folder`, in that order, each read once.
+
+    home: where it lay when it was looked at; a link may have taken its place.
+    """
     files: list[tuple[str, bytes]] = []
     total = 0
-    home = _home(folder)
+    home = home or home_of(folder)
     for name in names:
         files.append((name, read_file(folder / name, MAX_FOLDER_BYTES, within=home)))
         total += len(files[-1][1])
@@ -182,7 +185,7 @@ def holds(folder: Path, files: Files) -> bool:
         return False
 
 
-def _home(folder: Path) -> Path:
+def home_of(folder: Path) -> Path:
     """Where `folder` really lies; it may go away meanwhile."""
     try:
         return folder.resolve()

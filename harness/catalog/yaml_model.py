@@ -93,9 +93,11 @@ StrictLoader.yaml_implicit_resolvers = {
 }
 
 
-def load_model(path: Path, model: type[Model], error: type[UsageError]) -> Model:
+def load_model(
+    path: Path, model: type[Model], error: type[UsageError], within: Path | None = None
+) -> Model:
     """Read `path` and validate it as `model`; raise `error` naming the first wrong line."""
-    return model_of(path, read_file(path, MOST_BYTES, error), model, error)
+    return model_of(path, read_file(path, MOST_BYTES, error, within), model, error)
 
 
 def model_of(path: Path, body: bytes, model: type[Model], error: type[UsageError]) -> Model:

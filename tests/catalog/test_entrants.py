@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shlex
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import run as story
 from harness.catalog import entrants, source_files, yaml_model
 from harness.catalog import steps as steps_module
 from harness.catalog.entrants import (
@@ -24,6 +26,8 @@ from harness.catalog.entrants import (
     read_again,
     stage,
 )
+from harness.cli import main
+from harness.cli.commands import baselines, list_
 from harness.errors import SubmissionError
 from harness.measure.machine import version_of
 from harness.problems import get_problem
@@ -391,6 +395,65 @@ def test_a_folder_that_goes_away_fails_alone(
     for read in (source_files.names_in, lambda path: source_files.read(path, ["submission.py"])):
         with pytest.raises(SubmissionError, match="cannot be read"):
             read(folder)
+
+
+@pytest.mark.parametrize("name", ["submission.py", "steps/01_a.cu"])
+def test_a_link_in_the_place_of_a_folder_that_is_read_gives_it_no_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Listed, exchanged, read: where it lies was looked up for each of these again."""
+    away = make_ladder(tmp_path / "away", "01_a.cu").parent
+    mine = make_ladder(tmp_path, "01_a.cu").parent
+    really = source_files.names_in
+
+    def exchanged(folder: Path) -> list[str]:
+        found = really(folder)
+        mine.rename(tmp_path / "was")
+        mine.symlink_to(away)
+        return found
+
+    for module in (entrants, steps_module):
+        monkeypatch.setattr(module, "names_in", exchanged)
+    with pytest.raises(SubmissionError, match="links out of its folder"):
+        load(mine if name == "submission.py" else mine / name)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("manifest.yaml", "hunter: [hunter2]\n"),
+        ("manifest.yaml", "problem: hunter2\n"),
+        ("steps/launch.yaml", "hunter2: {}\n"),
+        ("steps/01_a.cu", "// hunter2\n"),
+    ],
+)
+def test_nothing_is_read_through_a_link_out_of_a_folder(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    text: str,
+) -> None:
+    """Errors say what a wrong file holds."""
+    monkeypatch.setenv("COLUMNS", "400")
+    for module in (list_, baselines):
+        monkeypatch.setattr(module, "base", lambda: tmp_path)
+    (tmp_path / "secret").write_text(text)
+    for kind in ("submissions", "baselines"):
+        entry = make_ladder(tmp_path / kind, "01_a.cu").parent
+        (entry / name).unlink()
+        (entry / name).symlink_to(tmp_path / "secret")
+        for word in ("all", str(entry / "steps"), str(tmp_path / kind)):
+            with contextlib.suppress(SubmissionError):
+                print(gather([word], tmp_path / kind, Kind.SUBMISSION, PROBLEM))
+            with pytest.raises(SubmissionError) as told:
+                find(tmp_path / kind, word, "none")
+            print(told.value)
+    for words in (["list"], ["list", "rungs"], ["list", "rungs", "--json"], ["baselines"]):
+        assert story.main(main.parse_args(words)) == 0
+    said = capsys.readouterr().out
+    assert "links out of its folder" in said
+    assert "hunter2" not in said
 
 
 def test_a_link_out_of_the_folder(tmp_path: Path) -> None:
