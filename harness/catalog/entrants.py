@@ -7,7 +7,6 @@ import os
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
-from glob import glob
 from pathlib import Path, PurePosixPath
 
 from harness.catalog import source_files, steps
@@ -144,7 +143,8 @@ def known(root: Path, problem: Problem | None = None) -> list[Path]:
 
 def ladders(root: Path) -> list[Path]:
     """Folders of rungs, `NAME/steps`, below `root`."""
-    return sorted(filter(steps.is_ladder, (root / name for name in glob("*/steps", root_dir=root))))
+    found = (folder / "steps" for folder in steps.folders_with("steps", root))
+    return [ladder for ladder in found if steps.is_ladder(ladder)]
 
 
 def entry_name(text: str) -> str:
@@ -287,7 +287,7 @@ def _all_of(
 ) -> list[Path]:
     """Folders of `root` with a manifest (of `problem`); an unreadable one is refused, or raised."""
     found = []
-    for path in sorted((root / name).parent for name in glob("*/manifest.yaml", root_dir=root)):
+    for path in steps.folders_with("manifest.yaml", root):
         try:
             if problem is None or steps.read_manifest(path).problem == problem.name:
                 found.append(path)
@@ -333,7 +333,7 @@ def _entries_of(
     if steps.is_ladder(path):
         return steps.rungs_of(path)
     found = _all_of(path, problem, refused)
-    alone = ((path / name).parent for name in glob("*/submission.py", root_dir=path))
+    alone = steps.folders_with("submission.py", path)
     found += [folder for folder in alone if not os.path.exists(folder / "manifest.yaml")]
     found += filter(_is_bare, path.glob("*.py"))
     return sorted(found) or ([] if refused else [path])

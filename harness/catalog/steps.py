@@ -8,6 +8,7 @@ kernels it lists.
 import os
 import re
 import shlex
+from glob import glob
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -35,6 +36,12 @@ def usable(name: str, path: Path) -> str:
 def renaming(path: Path, better: Path) -> str:
     """The command that does it; what cannot be printed cannot be copied into a shell either."""
     return shlex.join(("mv", str(path), str(better))) if str(path).isprintable() else "rename it"
+
+
+def folders_with(file: str, root: Path) -> list[Path]:
+    """The folders of `root` that hold `file`; one of a name that no row can carry is no entry's."""
+    named = (name.removesuffix(f"/{file}") for name in glob(f"*/{file}", root_dir=root))
+    return sorted(root / name for name in named if is_name(name))
 
 
 def is_ladder(folder: Path) -> bool:
