@@ -278,6 +278,54 @@ def test_old_figures_in_the_notes_of_somebody_else_do_not_fail_the_check(
     assert "##[" not in out
 
 
+def link(manifest: Path, target: Path) -> None:
+    """To what would be read, were it no link: `owners` stand there."""
+    target.write_text("owners: [octo]\n")
+    manifest.symlink_to(target)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        os.mkfifo,
+        Path.mkdir,
+        lambda manifest: manifest.symlink_to("/proc/kmsg"),
+        lambda manifest: link(manifest, manifest.parents[2] / "elsewhere.yaml"),
+        lambda manifest: (manifest.write_text("owners: [octo]\n"), os.truncate(manifest, 1 << 40)),
+    ],
+)
+def test_notes_beside_a_manifest_that_cannot_be_read_are_nobodys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoil: Callable[[Path], object]
+) -> None:
+    """One of 1 TiB ended the check as a fault of the harness; a log of the kernel never ended."""
+    monkeypatch.setattr(publish, "base", lambda: tmp_path)
+    for one in run_of({"mine": 0.9}):
+        record.append(tmp_path / "results", one)
+    notes = tmp_path / "submissions" / "mine" / "NOTES.md"
+    notes.parent.mkdir(parents=True)
+    spoil(notes.with_name("manifest.yaml"))
+    words = ["rank", "--results", str(tmp_path / "results")]
+    notes.write_text("<!-- board fa3: mine -->old<!-- end -->")
+    assert command.run(main.parse_args(words)) == 0
+    notes.write_text("<!-- board fa3: mine -->old<!-- end -->")
+    assert command.run(main.parse_args([*words, "--check"])) == 1
+
+
+def test_the_name_of_a_page_is_no_line_of_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(publish, "base", lambda: tmp_path)
+    for one in run_of({"mine": 0.9}):
+        record.append(tmp_path / "results", one)
+    page = tmp_path / "x\n::error::forged\nPASSED ##[error].md"
+    page.write_text("<!-- board fa3: mine -->old<!-- end -->")
+    words = ["rank", "--results", str(tmp_path / "results")]
+    for more in (["--check"], [], ["--check"]):
+        command.run(main.parse_args([*words, *more]))
+    out, err = capsys.readouterr()
+    assert not re.search(r"^(::|PASSED)|##\[", out + err, re.MULTILINE)
+
+
 def test_documents_that_quote_the_board_are_written_and_checked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
