@@ -59,7 +59,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """0 if all compiled; 1 if one did not or breaks a promise, 3 if there is nothing to compile."""
     entrants, refused = gather(args.names, base() / "submissions", Kind.SUBMISSION, None)
-    print(*(f"left out: {why}\n" for why in refused), sep="", end="", file=sys.stderr)
+    for why in refused:
+        print(plain_text(f"left out: {why}"), file=sys.stderr)
     if not (cuda := [entrant for entrant in entrants if entrant.manifest.language == "cuda"]):
         raise UsageError("nothing to compile: no CUDA submission among these", "python run.py list")
     note_walls()
