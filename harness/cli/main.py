@@ -17,19 +17,11 @@ from typing import Any
 from harness import PROTOCOL, __version__
 from harness.cli.arguments import SUSTAINED_S, Parser, gpu_count, positive, stretch_s, whole
 from harness.cli.output import keep_places, unbreakable
-from harness.errors import (
-    Exit,
-    HarnessError,
-    SubmissionError,
-    UsageError,
-    did_you_mean,
-    document,
-    typed,
-)
+from harness.errors import Exit, HarnessError, SubmissionError, UsageError, did_you_mean, typed
 from harness.measure.stats import MOST_BLOCKS
 from harness.measure.stopping import TIME_LIMIT_S
 from harness.process.project import base, chosen, find, results
-from harness.process.text import plain_text, shown
+from harness.process.text import plain_text, run_document, shown
 
 #: Command → what `--help` says of it: those about records, files of harness/cli/results/,
 ON_RECORDS = {
@@ -317,7 +309,7 @@ def _code_of(main: Callable[[], int]) -> int:
     except HarnessError as error:
         if "--json" in sys.argv and isinstance(error, SubmissionError):  # before anything ran
             kind = "checks" if "--check" in sys.argv else "results"
-            print(document(kind, [], [str(error)]), flush=True)
+            print(run_document(kind, [], [str(error)]), flush=True)
         print(plain_text(f"error: {error}"), file=sys.stderr)  # names may be a stranger's
         return error.exit_code
     except ModuleNotFoundError as missing:

@@ -6,6 +6,7 @@ Imports nothing: everything that meets a stranger's text may use it.
 import json
 import re
 import unicodedata
+from collections.abc import Iterable, Sequence
 
 ESCAPE = re.compile(r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]")
 #: C0, C1, bidi and other unseen characters, private ones, separators of lines that are no "\n".
@@ -29,6 +30,18 @@ def shown(text: object, most: int = 4096) -> str:
     line = str(text)
     line = line if len(line) <= most else f"{line[: most - 1]}…"
     return line if line.isprintable() else ascii(line)
+
+
+def dumps(document: object, indent: int | None = None) -> str:
+    """What --json prints: JSON, in whose texts no CI runner reads an order."""
+    return json.dumps(document, indent=indent).replace("##[", "#\\u0023[")
+
+
+def run_document(kind: str, rows: Sequence[object], refused: Iterable[str]) -> str:
+    """The one of a run: `rows`, under their kind, and what errors of these words say."""
+    parted = (words.partition("\n  next: ") for words in refused)
+    told = [{"reason": reason, "next": hint} for reason, _, hint in parted]
+    return dumps({kind: rows, "refused": told})
 
 
 def encoded_bytes(text: str) -> int:

@@ -24,6 +24,7 @@ from harness.cli.results import compare
 from harness.cli.results import rank as command
 from harness.errors import StorageError, UsageError
 from harness.process.project import HOME, MARK
+from harness.process.text import dumps, run_document
 from harness.schema import Result, Status, Stopping
 from tests.board.factory import CPU, mismatch, result, run_of, stretch
 from tests.golden.texts import results
@@ -422,6 +423,15 @@ def test_every_command_says_one_document(
     code, out = said(capsys, *asked, "--json")
     assert code == 0
     assert key in json.loads(out)
+
+
+def test_no_document_is_an_order_to_a_ci_runner() -> None:
+    told = {"##[error]name": ["###[a", "\\##[b", ["##"], "[c", 1.5, None]}
+    for said in (dumps(told), dumps(told, indent=2), run_document("checks", [told], ["##[x"])):
+        assert "##[" not in said
+    assert json.loads(dumps(told)) == told
+    printed = [p for p in (HOME / "harness").rglob("*.py") if "print(json.dumps" in p.read_text()]
+    assert not printed  # whatever document it is
 
 
 def test_a_build_as_json(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,7 +1,6 @@
 """`list`: what can be entered, what it is measured on, and where it stands."""
 
 import argparse
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from harness.catalog.suites import known_suites, load_suite
 from harness.errors import Exit, HarnessError, typed
 from harness.problems import PROBLEMS
 from harness.process.project import base
+from harness.process.text import dumps
 from harness.schema import Kind
 
 WHAT = ("all", "submissions", "rungs", "baselines", "suites")
@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
     asked = [args.what] if args.what in listed else ["submissions", "baselines", "suites"]
     lists = {name: list(listed[name]) for name in asked}
     if args.json:
-        print(json.dumps(lists, indent=2))
+        print(dumps(lists, indent=2))
         return Exit.OK
     for name, rows in lists.items():
         print(f"{name} ({len(rows)})")

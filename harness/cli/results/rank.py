@@ -3,7 +3,6 @@
 import argparse
 import contextlib
 import difflib
-import json
 import re
 import shlex
 import sys
@@ -15,6 +14,7 @@ from harness.catalog.source_files import home_of, read_file
 from harness.catalog.yaml_model import MOST_BYTES
 from harness.errors import Exit, SubmissionError, UsageError, typed
 from harness.process.project import results
+from harness.process.text import dumps
 
 OWNED = re.compile(rb"^owners:", re.MULTILINE)
 MOST_SAID = 1 << 16  # characters of a line that names files
@@ -80,7 +80,7 @@ def export_boards(args: argparse.Namespace) -> int:
     for line in bad:
         print(f"left out: {line}", file=sys.stderr)
     if args.json:
-        print(json.dumps(export.document(found), allow_nan=False))
+        print(dumps(export.document(found)))
     elif args.csv == "-":
         print(export.csv_text(found), end="")
     else:
