@@ -190,7 +190,8 @@ def load_entrant(
             raise fault(folder / "manifest.yaml", said, hint)
     else:
         gives_lse = False
-        check_launch(folder / "manifest.yaml", manifest, problem)
+        told = dict(files).get("manifest.yaml", b"")
+        check_launch(folder / "manifest.yaml", told, manifest, problem)
     manifest = _with_lse(folder, manifest, gives_lse)
     name = _display_name(path, manifest, root)
     manifest = manifest.model_copy(update={"name": name})

@@ -418,6 +418,26 @@ def test_a_link_in_the_place_of_a_folder_that_is_read_gives_it_no_files(
         load(mine if name == "submission.py" else mine / name)
 
 
+def test_a_manifest_is_read_as_often_whatever_is_wrong_with_its_launch_section(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was read and parsed once more for each wrong key, from whatever lay there by then."""
+    wrong = "".join(f"  k{n}: 1\n" for n in range(9))
+    folder = make(tmp_path, manifest=f"entry: x.cu\nlaunch:\n{wrong}")
+    (folder / "x.cu").touch()
+    really, read = yaml_model.StrictLoader, []
+
+    def loader(text: str) -> yaml_model.StrictLoader:
+        read.append(text)
+        (folder / "manifest.yaml").write_text("now: another")
+        return really(text)
+
+    monkeypatch.setattr(yaml_model, "StrictLoader", loader)
+    with pytest.raises(SubmissionError, match=r"manifest\.yaml:7: launch\.k3"):
+        load(folder)
+    assert len(read) == 2
+
+
 @pytest.mark.parametrize(
     ("name", "text"),
     [
