@@ -154,7 +154,7 @@ def test_a_manifest_of_many_wrong_keys_is_refused_as_soon_as_another(
     asked = []
     line_of = yaml_model.line_of
     monkeypatch.setattr(yaml_model, "line_of", lambda *at: asked.append(at) or line_of(*at))
-    folder = make(tmp_path, manifest="".join(f"k{n}: 1\n" for n in range(5000)))
+    folder = make(tmp_path, manifest="".join(f"k{n}: 1\n" for n in range(4000)))
     with pytest.raises(SubmissionError, match=r":2: unknown key 'k0'.*\n.*:3: unknown") as caught:
         load(folder)
     assert "these 10 lines" in caught.value.hint
@@ -197,6 +197,7 @@ def test_the_hash_follows_the_source_and_not_the_notes(tmp_path: Path) -> None:
         ("claims: {7: 8}\n", r"manifest.yaml:2: key '7' is no text"),
         ("launch: &a {x: *a}\n", r"manifest.yaml:2: not YAML: an alias inside its own anchor"),
         (BOMB, r"manifest.yaml:6: not YAML: aliases make too much of it"),
+        (f"author: [{'a, ' * 9000}]\n", r"manifest.yaml:2: not YAML: more than 8192 values"),
         (CHAIN, r"manifest.yaml:2\d: not YAML: aliases make too much of it"),
         (f"description: {'long ' * 10_000}\n", r"its manifest says 5\d+ bytes, at most 32768"),
         (f"# {'x' * 70_000}\n", r"manifest.yaml: 700\d\d bytes, at most 65536"),
