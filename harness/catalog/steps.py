@@ -86,6 +86,7 @@ def manifest_of(path: Path, home: Path | None = None) -> Manifest:
     above = path.parent.parent / "manifest.yaml"  # of the submission whose steps/ hold `path`
     if path.parent.name == "steps" and os.path.isfile(above):
         inherited = read_manifest(above.parent)
+    capability = inherited.needs.compute_capability
     return Manifest(
         name=path.stem,
         author=inherited.author,
@@ -94,9 +95,7 @@ def manifest_of(path: Path, home: Path | None = None) -> Manifest:
         license=inherited.license,
         problem=inherited.problem,
         entry=path.name,
-        needs=Needs(
-            compute_capability=inherited.needs.compute_capability, packages=("cuda-bindings",)
-        ),
+        needs=Needs(compute_capability=capability, packages=("cuda-bindings",)),
         claims=_claims([kernel.model_dump() for kernel in launch.kernels], described, path.name),
         launch=section,
     )

@@ -6,6 +6,7 @@ Imports nothing: everything that meets a stranger's text may use it.
 import json
 import re
 import unicodedata
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 
 ESCAPE = re.compile(r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]")
@@ -63,12 +64,5 @@ def cut(text: str, most_bytes: int) -> str:
 
 def _head(text: str, most_bytes: int) -> str:
     """The longest beginning of `text` that takes at most `most_bytes`."""
-    text = text[: max(most_bytes, 0)]
-    low, high = 0, len(text)
-    while low < high:
-        middle = (low + high + 1) // 2
-        if encoded_bytes(text[:middle]) <= most_bytes:
-            low = middle
-        else:
-            high = middle - 1
-    return text[:low]
+    ends = range(1, min(len(text), max(most_bytes, 0)) + 1)
+    return text[: bisect_right(ends, most_bytes, key=lambda end: encoded_bytes(text[:end]))]
