@@ -288,7 +288,7 @@ def _all_of(
 ) -> list[Path]:
     """Folders of `root` with a manifest (of `problem`); an unreadable one is refused, or raised."""
     found = []
-    for path in steps.folders_with("manifest.yaml", root):
+    for path in steps.folders_with("manifest.yaml", root, refused):
         try:
             if problem is None or steps.read_manifest(path).problem == problem.name:
                 found.append(path)

@@ -38,10 +38,21 @@ def renaming(path: Path, better: Path) -> str:
     return shlex.join(("mv", str(path), str(better))) if str(path).isprintable() else "rename it"
 
 
-def folders_with(file: str, root: Path) -> list[Path]:
-    """The folders of `root` that hold `file`; one of a name that no row can carry is no entry's."""
-    named = (name.removesuffix(f"/{file}") for name in glob(f"*/{file}", root_dir=root))
-    return sorted(root / name for name in named if is_name(name))
+def folders_with(file: str, root: Path, refused: list[SubmissionError] | None = None) -> list[Path]:
+    """The folders of `root` that hold `file`; one of a name that no row can carry is no entry's.
+
+    refused: where that is told.
+    """
+    found = []
+    for name in sorted(glob(f"*/{file}", root_dir=root)):
+        folder = root / name.removesuffix(f"/{file}")
+        try:
+            usable(folder.name, folder)
+            found.append(folder)
+        except SubmissionError as cause:
+            if refused is not None:
+                refused.append(cause)
+    return found
 
 
 def is_ladder(folder: Path) -> bool:

@@ -20,6 +20,7 @@ from harness.catalog.entrants import (
     find_entrants,
     gather,
     intact,
+    known,
     ladders,
     load_entrant,
     private_folder,
@@ -358,6 +359,19 @@ def test_a_name_is_nothing_to_type(tmp_path: Path, kind: str, name: str) -> None
         assert words[0] == "mv"
         assert Path(words[1]).exists()
         assert words[2:] == [str(Path(words[1]).with_name(Path(words[2]).name))]
+
+
+def test_a_folder_whose_name_is_none_is_told_by_one_line_and_is_nobody(tmp_path: Path) -> None:
+    """`list`, `rank` and words of the command line that were misspelt speak of every entry."""
+    make(tmp_path, "good")
+    make(tmp_path, "my kernel")
+    make(tmp_path, "x\n::error::forged\nPASSED rival")
+    for word in ("all", str(tmp_path)):
+        found, refused = gather([word], tmp_path, Kind.SUBMISSION, PROBLEM)
+        assert [entrant.name for entrant in found] == ["good"]
+        assert [str(cause).count("\n") for cause in refused] == [1, 1]
+        assert "mv " in refused[0].hint
+    assert known(tmp_path) == [tmp_path / "good"]
 
 
 def test_an_imported_function_is_accepted(tmp_path: Path) -> None:
