@@ -96,9 +96,9 @@ def child(kernel: str, suite_name: str, started: float) -> int:  # noqa: PLR0915
     asked: dict[str, float] = {}  # what was asked of the judge since the last line: seconds
 
     def told_build(worker: WorkerProcess, *args: Any) -> Any:
-        """The builder's own count beside ours: the rest is its start."""
+        """By the engine's clock, its start included; then what it says of its steps."""
         answer = build(worker, *args)
-        say(f"the builder of {worker.entrant.name} says that it took {answer[2]:.2f} s")
+        say(f"the builder of {worker.entrant.name} took {answer[2]:.2f} s")
         say(f"    {listed(worker.build_steps)}")
         return answer
 

@@ -14,10 +14,9 @@ type).
 """
 
 import difflib
-import json
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from enum import IntEnum
 from pathlib import Path
 
@@ -47,13 +46,6 @@ class HarnessError(Exception):
 
     def __str__(self) -> str:
         return f"{self.message}\n  next: {typed(self.hint)}" if self.hint else self.message
-
-
-def document(kind: str, rows: Sequence[object], refused: Iterable[str]) -> str:
-    """The one of --json: `rows`, under their kind, and what errors of these words say."""
-    parted = (words.partition("\n  next: ") for words in refused)
-    told = [{"reason": reason, "next": hint} for reason, _, hint in parted]
-    return json.dumps({kind: rows, "refused": told})
 
 
 class UsageError(HarnessError):

@@ -27,15 +27,17 @@ from harness.board.render.markdown import table
 from harness.board.render.text import DOUBT, UNHELD, number, sanitize
 from harness.board.rivals import Grid, cell_of, direct_on
 from harness.catalog.source_files import read_file
+from harness.catalog.steps import folders_with
 from harness.catalog.suites import load_suite
 from harness.errors import SuiteError, UsageError
 from harness.measure import stats
 from harness.measure.stats import Interval
 from harness.process.project import MARK
+from harness.process.text import shown
 from harness.schema import Result
 
 PAGES = ("*.md", ".github/*.md", "docs/*.md")
-NOTES = ("submissions/*/NOTES.md", "baselines/*/NOTES.md")
+ENTRIES = ("submissions", "baselines")
 MOST_BYTES = 256 << 10  # of notes; longer ones stay as they are
 MOST_PAGE_BYTES = 16 << 20
 MOST_QUESTIONS, MOST_NAMES = 32, 16  # of one document, of one question
@@ -67,7 +69,8 @@ def documents(root: Path, leaderboard: Leaderboard) -> tuple[dict[Path, str], li
         boards = tuple(board for board in leaderboard.boards if board.gpu == named[1])
         leaderboard = replace(leaderboard, boards=boards)
     found, wrong = {}, []
-    for path in sorted(root / name for p in (*PAGES, *NOTES) for name in glob(p, root_dir=root)):
+    notes = [at / "NOTES.md" for each in ENTRIES for at in folders_with("NOTES.md", root / each)]
+    for path in sorted([*notes, *(root / name for p in PAGES for name in glob(p, root_dir=root))]):
         text, own = "", path.name != "NOTES.md"
         if path.is_symlink() and not own:
             continue
@@ -89,7 +92,7 @@ def _quoting(path: Path, root: Path, most_bytes: int) -> str:
     try:
         return body.decode()
     except UnicodeDecodeError:
-        raise UsageError(f"{path}: is not UTF-8", "save it as UTF-8") from None
+        raise UsageError(f"{shown(path)}: is not UTF-8", "save it as UTF-8") from None
 
 
 def filled(text: str, leaderboard: Leaderboard, path: Path, configs: Path = Path()) -> str:
@@ -100,7 +103,7 @@ def filled(text: str, leaderboard: Leaderboard, path: Path, configs: Path = Path
     parts, done = [], 0
     for asked, found in enumerate(questions(text, path)):
         if asked == MOST_QUESTIONS:
-            raise UsageError(f"{path}: more than {MOST_QUESTIONS} questions", "ask fewer")
+            raise UsageError(f"{shown(path)}: more than {MOST_QUESTIONS} questions", "ask fewer")
         where, suite = _place(text, path, found.start()), found["suite"]
         what = " ".join(found["what"].split())
         over_best = OVER_BEST.fullmatch(what)
@@ -126,7 +129,7 @@ def questions(text: str, path: Path) -> list[re.Match[str]]:
 
 
 def _place(text: str, path: Path, at: int) -> str:
-    return f"{path}:{text.count(chr(10), 0, at) + 1}"
+    return f"{shown(path)}:{text.count(chr(10), 0, at) + 1}"
 
 
 def without_marks(text: str) -> str:

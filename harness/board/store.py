@@ -12,7 +12,8 @@ from typing import Protocol
 from harness.board import publish, record
 from harness.board.rank import Leaderboard
 from harness.catalog.request import Request
-from harness.errors import Exit, document
+from harness.errors import Exit
+from harness.process.text import run_document
 from harness.schema import BLAMELESS, Kind, Result, Status
 
 KEPT = 20  # runs of --check whose wrong outputs can be asked for again
@@ -68,7 +69,7 @@ class Checked:
             told = self._failed.get((entry, config))
             status, reason = (told.status, told.reason) if told else (Status.PASSED, "")
             rows += [{"entry": entry, "config": config, "status": status.value, "reason": reason}]
-        print(document("checks", rows, refused), flush=True)
+        print(run_document("checks", rows, refused), flush=True)
 
 
 def code_of(statuses: AbstractSet[Status], refused: Sequence[str] = ()) -> int:
@@ -133,4 +134,4 @@ class Store:
     def print_json(self, refused: Sequence[str] = ()) -> None:
         """Print the one document that --json asks for; nothing else of a run is on stdout then."""
         rows = [json.loads(line) for line in self._lines or ()]
-        print(document("results", rows, refused), flush=True)
+        print(run_document("results", rows, refused), flush=True)

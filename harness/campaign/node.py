@@ -7,7 +7,6 @@ each as the node has such GPUs. A unit asks for one of the step that covers its 
 land on less.
 """
 
-import json
 import math
 import sys
 from collections import Counter
@@ -16,6 +15,7 @@ from collections.abc import Callable, Iterable
 from harness.campaign.unit import Unit
 from harness.errors import UnavailableError, UsageError
 from harness.measure.machine import AUTO, gpu_uuids, inspect_machine, visible
+from harness.process.text import dumps
 from harness.schema import Machine
 
 MEMORY_STEP_GIB = 8  # GPU memory is asked for in steps of this
@@ -65,7 +65,7 @@ def wants(unit: Unit) -> dict[str, float]:
 
 def main() -> int:
     """Print the node's resources."""
-    print(json.dumps(offers(inspect_machine(index) for index in visible(gpu_uuids()))))
+    print(dumps(offers(inspect_machine(index) for index in visible(gpu_uuids()))))
     return 0
 
 

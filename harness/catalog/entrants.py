@@ -7,13 +7,12 @@ import os
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
-from glob import glob
 from pathlib import Path, PurePosixPath
 
-from harness.catalog import steps
+from harness.catalog import source_files, steps
 from harness.catalog.signature import MOST_BYTES, check_launch, check_source
 from harness.catalog.source_files import Files, digest, fault, holds, lay_out, names_in, read
-from harness.catalog.yaml_model import load_model, model_of
+from harness.catalog.yaml_model import model_of
 from harness.errors import NoEntryError, SubmissionError, UsageError, did_you_mean
 from harness.problems import PROBLEMS, Problem, get_problem
 from harness.process.project import layers
@@ -122,7 +121,7 @@ def _problem_told(path: Path) -> str:
         return steps.manifest_of(path).problem
     if path.suffix == ".py" and os.path.isfile(path):
         return _problem_in(read(path.parent, [path.name])[0][1])
-    return _read_manifest(path).problem
+    return steps.read_manifest(path).problem
 
 
 def places(names: Iterable[str], root: Path) -> list[Path]:
@@ -144,7 +143,8 @@ def known(root: Path, problem: Problem | None = None) -> list[Path]:
 
 def ladders(root: Path) -> list[Path]:
     """Folders of rungs, `NAME/steps`, below `root`."""
-    return sorted(filter(steps.is_ladder, (root / name for name in glob("*/steps", root_dir=root))))
+    found = (folder / "steps" for folder in steps.folders_with("steps", root))
+    return [ladder for ladder in found if steps.is_ladder(ladder)]
 
 
 def entry_name(text: str) -> str:
@@ -163,15 +163,16 @@ def load_entrant(
     """
     if os.path.isfile(path) and path.suffix in ENTRIES and _is_entry(path):
         path = path.absolute().parent
+    folder = path if os.path.isdir(path) else path.parent
+    home = source_files.home_of(folder)  # once: a link may take its place while it is read
     if os.path.isfile(path) and path.suffix == ".py":
-        folder, files = path.parent, read(path.parent, [path.name])
+        files = read(folder, [path.name], home)
         name = steps.usable(path.stem, path)
         manifest = Manifest(name=name, entry=path.name, problem=_problem_in(files[0][1]))
     elif os.path.isfile(path) and path.suffix == ".cu":
-        folder, manifest = path.parent, steps.manifest_of(path)
-        files = read(folder, steps.names_of(path))
+        manifest, files = steps.manifest_of(path, home), read(folder, steps.names_of(path), home)
     elif os.path.isdir(path):
-        folder, files = path, read(path, names_in(path))
+        files = read(folder, names_in(folder), home)
         manifest = _manifest_in(folder, files)
     else:
         said = "neither a folder nor a .py or .cu file"
@@ -189,14 +190,15 @@ def load_entrant(
             raise fault(folder / "manifest.yaml", said, hint)
     else:
         gives_lse = False
-        check_launch(folder / "manifest.yaml", manifest, problem)
+        told = dict(files).get("manifest.yaml", b"")
+        check_launch(folder / "manifest.yaml", told, manifest, problem)
     manifest = _with_lse(folder, manifest, gives_lse)
     name = _display_name(path, manifest, root)
     manifest = manifest.model_copy(update={"name": name})
     return Entrant(
         name=name,
         kind=kind,
-        folder=folder.resolve(),
+        folder=home,
         manifest=manifest,
         source_sha256=digest(files, _described(manifest, files)),
         files=files,
@@ -274,7 +276,7 @@ def _with_lse(folder: Path, manifest: Manifest, gives_lse: bool) -> Manifest:
 def _is_entry(path: Path) -> bool:
     """Whether the file `path` is the entry that the manifest beside it names."""
     beside = path.parent / "manifest.yaml"
-    return os.path.isfile(beside) and _read_manifest(path.parent).entry == path.name
+    return os.path.isfile(beside) and steps.read_manifest(path.parent).entry == path.name
 
 
 def _split(names: Iterable[str]) -> list[str]:
@@ -286,9 +288,9 @@ def _all_of(
 ) -> list[Path]:
     """Folders of `root` with a manifest (of `problem`); an unreadable one is refused, or raised."""
     found = []
-    for path in sorted((root / name).parent for name in glob("*/manifest.yaml", root_dir=root)):
+    for path in steps.folders_with("manifest.yaml", root, refused):
         try:
-            if problem is None or _read_manifest(path).problem == problem.name:
+            if problem is None or steps.read_manifest(path).problem == problem.name:
                 found.append(path)
         except SubmissionError as cause:  # noqa: PERF203 - as above
             if refused is None:
@@ -332,7 +334,7 @@ def _entries_of(
     if steps.is_ladder(path):
         return steps.rungs_of(path)
     found = _all_of(path, problem, refused)
-    alone = ((path / name).parent for name in glob("*/submission.py", root_dir=path))
+    alone = steps.folders_with("submission.py", path)
     found += [folder for folder in alone if not os.path.exists(folder / "manifest.yaml")]
     found += filter(_is_bare, path.glob("*.py"))
     return sorted(found) or ([] if refused else [path])
@@ -382,11 +384,6 @@ def _display_name(path: Path, manifest: Manifest, root: Path | None) -> str:
             inside = path.resolve().relative_to(layer.resolve())
             return steps.usable(entry_name(inside.as_posix()), path)
     return manifest.name
-
-
-def _read_manifest(folder: Path) -> Manifest:
-    """The manifest of a folder that is not read whole."""
-    return load_model(folder / "manifest.yaml", Manifest, SubmissionError)
 
 
 def _manifest_in(folder: Path, files: Files) -> Manifest:

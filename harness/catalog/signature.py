@@ -2,17 +2,16 @@
 
 import ast
 import difflib
+import functools
 import hashlib
-import os
 import re
 import warnings
 from pathlib import Path
 
 from harness.catalog.apart import checked_apart
 from harness.catalog.launch_spec import parse_launch
-from harness.catalog.source_files import fault, read_file
-from harness.catalog.yaml_model import MOST_BYTES as MOST_YAML_BYTES
-from harness.catalog.yaml_model import Location, line_of, mapping_of
+from harness.catalog.source_files import fault
+from harness.catalog.yaml_model import line_of, mapping_of
 from harness.errors import SubmissionError, did_you_mean
 from harness.problems import Problem
 from harness.problems.base import RETURN_LSE
@@ -89,8 +88,8 @@ def _parsed(path: Path, body: str) -> ast.Module:
         raise fault(path, said, "mend that line", line) from None
 
 
-def check_launch(path: Path, manifest: Manifest, problem: Problem) -> None:
-    """A plain .cu says in its manifest how its kernels are launched."""
+def check_launch(path: Path, body: bytes, manifest: Manifest, problem: Problem) -> None:
+    """A plain .cu says in its manifest how its kernels are launched; `body` is empty for a rung."""
     launches = f"write a submission.py with {problem.function} that launches it"
     if problem.function != CU_FUNCTION:
         said = f"entry '{manifest.entry}': a plain .cu serves {CU_FUNCTION} only"
@@ -105,18 +104,11 @@ def check_launch(path: Path, manifest: Manifest, problem: Problem) -> None:
     if manifest.launch is None:
         said = f"entry '{manifest.entry}' needs a 'launch:' section"
         raise fault(path, said, "see docs/write-a-cuda-kernel.md")
+    tree = functools.cache(lambda: mapping_of(path, body, SubmissionError)[0] if body else None)
     try:
-        parse_launch(manifest.launch, str(path), lambda part: _line_of(path, part))
+        parse_launch(manifest.launch, str(path), lambda part: line_of(tree(), ("launch", *part)))
     except ValueError as cause:
         raise SubmissionError(str(cause), "see docs/write-a-cuda-kernel.md") from None
-
-
-def _line_of(path: Path, part: Location) -> int:
-    """Where a faulty part of the launch section is written; 1 for a rung, which has no manifest."""
-    if not os.path.isfile(path):
-        return 1
-    root, _ = mapping_of(path, read_file(path, MOST_YAML_BYTES, SubmissionError), SubmissionError)
-    return line_of(root, ("launch", *part))
 
 
 def _names_bound(tree: ast.Module) -> set[str]:

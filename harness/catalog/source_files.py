@@ -27,7 +27,7 @@ MAX_FOLDER_BYTES = 32 << 20
 MAX_FILES = 1000  # and folders
 MAX_DEPTH = 12
 PLAIN_NAME = re.compile(r"[\w.][\w.+=@,-]*")
-TOO_MUCH, RENAME = "keep sources only", "rename or remove that file"
+TOO_MUCH = "keep sources only"
 
 #: (path inside the folder, content), in the order in which they are hashed.
 Files = tuple[tuple[str, bytes], ...]
@@ -97,13 +97,15 @@ def names_in(folder: Path) -> list[str]:
     found: list[str] = []
     seen = 0
     left = [PurePosixPath()]
-    home = _home(folder)
+    home = home_of(folder)
     while left:
         inside = left.pop()
         for entry in listed(folder / inside):
             path = inside / entry.name
             seen += 1
-            _must_be_plain(folder, path)
+            if not PLAIN_NAME.fullmatch(entry.name):  # nvcc hands it to a shell
+                said = "a name of more than letters, digits, _ . - + = @ and ,"
+                raise fault(folder / path, said, "rename or remove that file")
             if seen > MAX_FILES or len(path.parts) > MAX_DEPTH:
                 said = f"more than {MAX_FILES} files and folders, or deeper than {MAX_DEPTH}"
                 raise fault(folder, said, TOO_MUCH)
@@ -114,11 +116,14 @@ def names_in(folder: Path) -> list[str]:
     return sorted(found, key=lambda name: PurePosixPath(name).parts)
 
 
-def read(folder: Path, names: Iterable[str]) -> Files:
-    """The content of the files `names` of `folder`, in that order, each read once."""
+def read(folder: Path, names: Iterable[str], home: Path | None = None) -> Files:
+    """The content of the files `names` of `folder`, in that order, each read once.
+
+    home: where it lay when it was looked at; a link may have taken its place.
+    """
     files: list[tuple[str, bytes]] = []
     total = 0
-    home = _home(folder)
+    home = home or home_of(folder)
     for name in names:
         files.append((name, read_file(folder / name, MAX_FOLDER_BYTES, within=home)))
         total += len(files[-1][1])
@@ -182,7 +187,7 @@ def holds(folder: Path, files: Files) -> bool:
         return False
 
 
-def _home(folder: Path) -> Path:
+def home_of(folder: Path) -> Path:
     """Where `folder` really lies; it may go away meanwhile."""
     try:
         return folder.resolve()
@@ -197,14 +202,6 @@ def listed(folder: Path) -> list[os.DirEntry[str]]:
             return list(itertools.islice(entries, MAX_FILES + 1))
     except OSError as cause:
         raise unreadable(folder, cause) from None
-
-
-def _must_be_plain(folder: Path, path: PurePosixPath) -> None:
-    """A name of other signs is refused: it stands in messages, and nvcc hands it to a shell."""
-    if not path.name.isprintable():
-        raise fault(folder / path, "a name that cannot be printed", RENAME)
-    if not PLAIN_NAME.fullmatch(path.name):
-        raise fault(folder / path, "a name of more than letters, digits, _ . - + = @ and ,", RENAME)
 
 
 def _counts(home: Path, path: Path) -> bool:

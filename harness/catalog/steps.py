@@ -8,11 +8,12 @@ kernels it lists.
 import os
 import re
 import shlex
+from glob import glob
 from pathlib import Path, PurePath
 from typing import Any
 
 from harness.catalog.launch_spec import parse_launch
-from harness.catalog.source_files import MAX_FOLDER_BYTES, fault, listed, names_in, read, read_file
+from harness.catalog.source_files import fault, home_of, listed, names_in, read, read_file
 from harness.catalog.yaml_model import MOST_BYTES, load_model, mapping_of
 from harness.errors import SubmissionError, did_you_mean
 from harness.schema import MOST_NAME, Claims, Dtype, Manifest, Needs, is_name
@@ -37,15 +38,37 @@ def renaming(path: Path, better: Path) -> str:
     return shlex.join(("mv", str(path), str(better))) if str(path).isprintable() else "rename it"
 
 
+def folders_with(file: str, root: Path, refused: list[SubmissionError] | None = None) -> list[Path]:
+    """The folders of `root` that hold `file`; one of a name that no row can carry is no entry's.
+
+    refused: where that is told.
+    """
+    found = []
+    for name in sorted(glob(f"*/{file}", root_dir=root)):
+        folder = root / name.removesuffix(f"/{file}")
+        try:
+            usable(folder.name, folder)
+            found.append(folder)
+        except SubmissionError as cause:
+            if refused is not None:
+                refused.append(cause)
+    return found
+
+
 def is_ladder(folder: Path) -> bool:
     """Whether `folder` holds rungs and is no submission itself."""
     own = any(os.path.exists(folder / name) for name in ("manifest.yaml", "submission.py"))
     return not own and os.path.isfile(folder / LAUNCH_FILE)
 
 
+def read_manifest(folder: Path) -> Manifest:
+    """The manifest of a folder that is not read whole."""
+    return load_model(folder / "manifest.yaml", Manifest, SubmissionError, home_of(folder))
+
+
 def rungs_of(folder: Path) -> list[Path]:
     """The .cu files of a ladder, in the order of their names; every one must be described."""
-    described = _read(folder / LAUNCH_FILE)
+    described = _read(folder / LAUNCH_FILE, home_of(folder))
     paths = sorted(path for path in map(Path, listed(folder)) if path.suffix == ".cu")
     if absent := sorted(set(described) - {path.name for path in paths}):
         undescribed = [path.name for path in paths if path.name not in described]
@@ -56,16 +79,16 @@ def rungs_of(folder: Path) -> list[Path]:
     return paths
 
 
-def manifest_of(path: Path) -> Manifest:
-    """What a manifest.yaml would say of the .cu file `path`.
+def manifest_of(path: Path, home: Path | None = None) -> Manifest:
+    """What a manifest.yaml would say of the .cu file `path`, whose folder lay at `home`.
 
     Raises SubmissionError, naming the file to write into, if nothing describes its launch.
     """
-    described = path.parent / LAUNCH_FILE
+    home, described = home or home_of(path.parent), path.parent / LAUNCH_FILE
     if not os.path.isfile(described):
         hint = f"write '{path.name}:' and its launch section into {described}; {PAGE}"
         raise fault(path, "nothing says how its kernels are launched", hint)
-    section = _section(path, _read(described))
+    section = _section(path, _read(described, home))
     try:
         launch = parse_launch(section, f"{described}: {path.name}")
     except ValueError as cause:
@@ -73,18 +96,17 @@ def manifest_of(path: Path) -> Manifest:
     inherited = Manifest(name=usable(path.stem, path), needs=Needs(compute_capability="8.0"))
     above = path.parent.parent / "manifest.yaml"  # of the submission whose steps/ hold `path`
     if path.parent.name == "steps" and os.path.isfile(above):
-        inherited = load_model(above, Manifest, SubmissionError)
+        inherited = read_manifest(above.parent)
+    capability = inherited.needs.compute_capability
     return Manifest(
         name=path.stem,
         author=inherited.author,
-        description=first_words(path),
+        description=_first_words(path, home),
         language="cuda",
         license=inherited.license,
         problem=inherited.problem,
         entry=path.name,
-        needs=Needs(
-            compute_capability=inherited.needs.compute_capability, packages=("cuda-bindings",)
-        ),
+        needs=Needs(compute_capability=capability, packages=("cuda-bindings",)),
         claims=_claims([kernel.model_dump() for kernel in launch.kernels], described, path.name),
         launch=section,
     )
@@ -104,9 +126,9 @@ def names_of(path: Path) -> list[str]:
     return found + [name for name in beside if PurePath(name).name.encode() in named]
 
 
-def first_words(path: Path) -> str:
+def _first_words(path: Path, home: Path) -> str:
     """The first sentence of a kernel file's head, without the comment marks."""
-    body = read_file(path, MAX_FOLDER_BYTES)
+    body = read(path.parent, [path.name], home)[0][1]
     line = body.partition(b"\n")[0][:MOST_WORDS].decode(errors="replace").strip()
     return line.lstrip("/* ").rstrip("*/ ") if line.startswith(("//", "/*")) else ""
 
@@ -125,8 +147,8 @@ def _claims(kernels: list[dict[str, Any]], described: Path, name: str) -> Claims
     )
 
 
-def _read(path: Path) -> dict[str, Any]:
-    body = read_file(path, MOST_BYTES)
+def _read(path: Path, home: Path) -> dict[str, Any]:
+    body = read_file(path, MOST_BYTES, within=home)
     return mapping_of(path, body, SubmissionError, "'FILE.cu:' and a launch section each", PAGE)[1]
 
 

@@ -20,6 +20,7 @@ from harness.process.text import SURROGATE, shown
 
 MOST_BYTES = 64 << 10
 MOST_DEPTH = 24
+MOST_NODES = 8192  # the largest suite has 7,200; each costs some 30 µs
 MOST_DIGITS = 64  # of a number
 MOST_ERRORS = 10  # of one file, in a message
 MOST_SORTED = 100  # by their lines, which are searched for in the whole file
@@ -51,6 +52,8 @@ class StrictLoader(yaml.SafeLoader):
         self.depth += 1
         if self.depth > MOST_DEPTH:
             raise _refused("nested too deeply; write fewer brackets", event)
+        if len(self.composed) > MOST_NODES:
+            raise _refused(f"more than {MOST_NODES} values; write fewer", event)
         before, above, self.reached = self.written, self.reached, self.depth
         self.written += 1 + len(text)
         node: yaml.Node | None = super().compose_node(parent, index)
@@ -93,9 +96,11 @@ StrictLoader.yaml_implicit_resolvers = {
 }
 
 
-def load_model(path: Path, model: type[Model], error: type[UsageError]) -> Model:
+def load_model(
+    path: Path, model: type[Model], error: type[UsageError], within: Path | None = None
+) -> Model:
     """Read `path` and validate it as `model`; raise `error` naming the first wrong line."""
-    return model_of(path, read_file(path, MOST_BYTES, error), model, error)
+    return model_of(path, read_file(path, MOST_BYTES, error, within), model, error)
 
 
 def model_of(path: Path, body: bytes, model: type[Model], error: type[UsageError]) -> Model:

@@ -17,19 +17,11 @@ from typing import Any
 from harness import PROTOCOL, __version__
 from harness.cli.arguments import SUSTAINED_S, Parser, gpu_count, positive, stretch_s, whole
 from harness.cli.output import keep_places, unbreakable
-from harness.errors import (
-    Exit,
-    HarnessError,
-    SubmissionError,
-    UsageError,
-    did_you_mean,
-    document,
-    typed,
-)
+from harness.errors import Exit, HarnessError, SubmissionError, UsageError, did_you_mean, typed
 from harness.measure.stats import MOST_BLOCKS
 from harness.measure.stopping import TIME_LIMIT_S
 from harness.process.project import base, chosen, find, results
-from harness.process.text import plain_text, shown
+from harness.process.text import plain_text, run_document, shown
 
 #: Command → what `--help` says of it: those about records, files of harness/cli/results/,
 ON_RECORDS = {
@@ -145,57 +137,25 @@ def add_run(subparsers: argparse._SubParsersAction[Any]) -> None:
         "run", help="judge, time and rank (the default)", epilog=typed(EPILOG)
     )
     add = parser.add_argument
-    add(
-        "--submission",
-        "-s",
-        action="append",
-        metavar="NAME",
-        help="folder of submissions/, path to a folder, to a folder of folders, to a .py or to a "
-        "described .cu, comma list, all; names may stand alone in front: run.py mine.py",
-    )
+    what = "folder of submissions/, path to a folder, to a folder of folders, to a .py or to a "
+    what += "described .cu, comma list, all; names may stand alone in front: run.py mine.py"
+    add("--submission", "-s", action="append", metavar="NAME", help=what)
     add("--suite", metavar="NAME", help="file of configs/ (default: fa3 with a GPU, smoke without)")
     add("--baselines", metavar="LIST", help="comma list, all or none (default: the suite's)")
     add("--against", metavar="NAME", help="headline of the speed-up (default: the suite's)")
-    add(
-        "--blocks",
-        type=whole(1, MOST_BLOCKS),
-        metavar="N",
-        help="timed blocks per case (default: the suite's)",
-    )
-    add(
-        "--until",
-        metavar="PCT",
-        help="go on with the neighbours that are not told apart, or equal within PCT, e.g. 0.3%%",
-    )
-    add(
-        "--race",
-        type=int,
-        nargs="?",
-        const=3,
-        metavar="K",
-        help="drop who is clearly slower than K others after a few blocks (default K: 3)",
-    )
-    add(
-        "--time-limit",
-        type=float,
-        metavar="SECONDS",
-        help="of the timed part, for --until; the suite's own blocks are not cut (default: "
-        f"{TIME_LIMIT_S:g})",
-    )
-    add(
-        "--only",
-        metavar="LIST",
-        help="these cases of the suite, e.g. 'hdim64_*,*_full'; same board",
-    )
-    add(
-        "--sustained",
-        type=stretch_s,
-        nargs="?",
-        const=SUSTAINED_S,
-        metavar="SECONDS",
-        help="what lasts: so many seconds of each alone, with clock, power and energy; 0: not even "
-        f"where the suite asks (default: the suite's; without a number {SUSTAINED_S:g})",
-    )
+    what = "timed blocks per case (default: the suite's)"
+    add("--blocks", type=whole(1, MOST_BLOCKS), metavar="N", help=what)
+    what = "go on with the neighbours that are not told apart, or equal within PCT, e.g. 0.3%%"
+    add("--until", metavar="PCT", help=what)
+    what = "drop who is clearly slower than K others after a few blocks (default K: 3)"
+    add("--race", type=int, nargs="?", const=3, metavar="K", help=what)
+    what = "of the timed part, for --until; the suite's own blocks are not cut (default: "
+    add("--time-limit", type=float, metavar="SECONDS", help=f"{what}{TIME_LIMIT_S:g})")
+    what = "these cases of the suite, e.g. 'hdim64_*,*_full'; same board"
+    add("--only", metavar="LIST", help=what)
+    what = "what lasts: so many seconds of each alone, with clock, power and energy; 0: not even "
+    what += f"where the suite asks (default: the suite's; without a number {SUSTAINED_S:g})"
+    add("--sustained", type=stretch_s, nargs="?", const=SUSTAINED_S, metavar="SECONDS", help=what)
     add("--headdim", "--hdim", metavar="LIST", help="64,128,256: own shapes instead of the suite's")
     add("--seqlen", metavar="LIST", help="512,4k,16k")
     add("--causal", metavar="WHICH", help="true, false or both")
@@ -204,34 +164,21 @@ def add_run(subparsers: argparse._SubParsersAction[Any]) -> None:
     add("--heads", "--nheads", metavar="N", help="default: 2048 / headdim")
     add("--check", action="store_true", help="is it right? nobody is timed, nothing is recorded")
     add("--fail-fast", "-x", action="store_true", help="end at the first failure of a submission")
-    add(
-        "--timeout",
-        type=positive,
-        metavar="SECONDS",
-        help="of an import, a first call, a burst (default: the suite's limits); a second hang "
-        "gets 5 s",
+    what = (
+        "of an import, a first call, a burst (default: the suite's limits); a second hang gets 5 s"
     )
+    add("--timeout", type=positive, metavar="SECONDS", help=what)
     add("--gpu", type=whole(0), metavar="INDEX", help="which GPU, by NVML (default: first visible)")
-    add(
-        "--sandbox",
-        type=int,
-        choices=(0, 1, 2, 3),
-        metavar="LEVEL",
-        help="0 none, 1 Landlock and seccomp, 2 namespaces too, 3 container (default: 2, 1 or 0)",
-    )
+    what = "0 none, 1 Landlock and seccomp, 2 namespaces too, 3 container (default: 2, 1 or 0)"
+    add("--sandbox", type=int, choices=(0, 1, 2, 3), metavar="LEVEL", help=what)
     add("--watch", action="store_true", help="run again after every edit of the submissions")
     add("--quiet", "-q", action="store_true", help="verdicts and the board only")
     add("--json", action="store_true", help="print one JSON document on stdout, all else on stderr")
     add_many(parser.add_argument_group("many GPUs, many submissions (docs/many-gpus.md)"))
     add("--results", type=results, default="", metavar="DIR")
-    add(
-        "--leaderboard",
-        "--board",
-        type=Path,
-        metavar="FILE",
-        help="everything into this file (default: leaderboard.md, a CPU's in results/cpu/; beside "
-        "records that lie elsewhere)",
-    )
+    what = "everything into this file (default: leaderboard.md, a CPU's in results/cpu/; beside "
+    what += "records that lie elsewhere)"
+    add("--leaderboard", "--board", type=Path, metavar="FILE", help=what)
 
 
 def add_many(group: argparse._ArgumentGroup) -> None:
@@ -241,24 +188,14 @@ def add_many(group: argparse._ArgumentGroup) -> None:
     add("--gpus", type=gpu_count, metavar="N", help="how many GPUs at once, or all")
     add("--per-unit", type=whole(1), metavar="N", help="entrants that share a run (default: 1)")
     add("--resume", action="store_true", help="skip what is recorded: source, suite, protocol, GPU")
-    add(
-        "--builders",
-        type=whole(0),
-        default=min(8, (os.cpu_count() or 1) // 4),  # the runs' own processes need the others
-        metavar="N",
-        help="compile ahead on CPUs",
-    )
+    some = min(8, (os.cpu_count() or 1) // 4)  # the runs' own processes need the others
+    add("--builders", type=whole(0), default=some, metavar="N", help="compile ahead on CPUs")
     add("--sku", metavar="NAME", help="only such GPUs: a folder of results/, e.g. nvidia-h200")
     add("--gpu-memory", type=positive, metavar="GIB", help="only GPUs with at least this")
     add("--address", default="auto", metavar="HOST:PORT", help="Ray cluster (default: RAY_ADDRESS)")
     add("--slurm", action="append", metavar="KEY=VALUE", help="sbatch option, e.g. partition=gpu")
-    add(
-        "--slurm-folder",
-        type=Path,
-        default=(find() or Path()) / ".slurm",
-        metavar="DIR",
-        help="shared with the nodes: units, events, logs",
-    )
+    folder, what = (find() or Path()) / ".slurm", "shared with the nodes: units, events, logs"
+    add("--slurm-folder", type=Path, default=folder, metavar="DIR", help=what)
 
 
 def command_module(command: str) -> ModuleType:
@@ -317,7 +254,7 @@ def _code_of(main: Callable[[], int]) -> int:
     except HarnessError as error:
         if "--json" in sys.argv and isinstance(error, SubmissionError):  # before anything ran
             kind = "checks" if "--check" in sys.argv else "results"
-            print(document(kind, [], [str(error)]), flush=True)
+            print(run_document(kind, [], [str(error)]), flush=True)
         print(plain_text(f"error: {error}"), file=sys.stderr)  # names may be a stranger's
         return error.exit_code
     except ModuleNotFoundError as missing:

@@ -74,7 +74,6 @@ class BuilderReply(_Crossing):
     """All that a builder may say to the engine: how far it is, or how it ended."""
 
     op: Literal["called", "ran", "built", "failed"]
-    seconds: Seconds = 0.0
     steps: dict[StepName, Seconds] = Field(default={}, max_length=MOST_LINES)
     status: LooseStatus = None
     message: Words = ""

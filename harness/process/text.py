@@ -6,6 +6,8 @@ Imports nothing: everything that meets a stranger's text may use it.
 import json
 import re
 import unicodedata
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 
 ESCAPE = re.compile(r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]")
 #: C0, C1, bidi and other unseen characters, private ones, separators of lines that are no "\n".
@@ -31,6 +33,18 @@ def shown(text: object, most: int = 4096) -> str:
     return line if line.isprintable() else ascii(line)
 
 
+def dumps(document: object, indent: int | None = None) -> str:
+    """What --json prints: JSON, in whose texts no CI runner reads an order."""
+    return json.dumps(document, indent=indent).replace("##[", "#\\u0023[")
+
+
+def run_document(kind: str, rows: Sequence[object], refused: Iterable[str]) -> str:
+    """The one of a run: `rows`, under their kind, and what errors of these words say."""
+    parted = (words.partition("\n  next: ") for words in refused)
+    told = [{"reason": reason, "next": hint} for reason, _, hint in parted]
+    return dumps({kind: rows, "refused": told})
+
+
 def encoded_bytes(text: str) -> int:
     """What `text` takes in a message: JSON in ASCII, six bytes for most of what is not."""
     return len(json.dumps(text)) - 2
@@ -50,12 +64,5 @@ def cut(text: str, most_bytes: int) -> str:
 
 def _head(text: str, most_bytes: int) -> str:
     """The longest beginning of `text` that takes at most `most_bytes`."""
-    text = text[: max(most_bytes, 0)]
-    low, high = 0, len(text)
-    while low < high:
-        middle = (low + high + 1) // 2
-        if encoded_bytes(text[:middle]) <= most_bytes:
-            low = middle
-        else:
-            high = middle - 1
-    return text[:low]
+    ends = range(1, min(len(text), max(most_bytes, 0)) + 1)
+    return text[: bisect_right(ends, most_bytes, key=lambda end: encoded_bytes(text[:end]))]

@@ -42,7 +42,7 @@ def build(folder: Path, manifest: Mapping[str, Any], gpu: str) -> wire.Message:
         return failure(cause, folder)
     told = compiled.programs[:MOST_STEPS]
     steps |= {" ".join(each.symbols)[:MOST_NAME]: each.seconds for each in told}
-    return {"op": "built", "seconds": time.monotonic() - started, "steps": steps}
+    return {"op": "built", "steps": steps}
 
 
 def compile_apart(source: Source) -> Compiled:

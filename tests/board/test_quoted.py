@@ -293,6 +293,16 @@ def test_notes_that_ask_wrongly_stop_nobody(tmp_path: Path) -> None:
         quoted.documents(tmp_path, BOARD)
 
 
+def test_a_folder_whose_name_is_none_asks_nothing(tmp_path: Path) -> None:
+    """Notes are named where they are written; this one was as three lines of ours."""
+    for name in ("x\n::error::forged\nPASSED rival", "good"):
+        (tmp_path / "submissions" / name).mkdir(parents=True)
+        notes = tmp_path / "submissions" / name / "NOTES.md"
+        notes.write_text("<!-- board fa3: fast -->?<!-- end -->")
+    files, wrong = quoted.documents(tmp_path, BOARD)
+    assert ([path.parent.name for path in files], wrong) == (["good"], [])
+
+
 def test_what_is_no_text_of_the_project_stays_as_it_is(tmp_path: Path) -> None:
     asks = b"<!-- board fa3: fast -->?<!-- end -->"
     away, root = tmp_path / "away", tmp_path / "project"
@@ -348,7 +358,8 @@ TRIPLE = re.compile(r"(?=(?<![\d.])(\d+\.\d / (?:\d+\.\d|–) / (?:\d+\.\d|–))
 
 def pages(root: Path) -> list[Path]:
     """Those that ask the board, but for notes of a folder that has owners."""
-    found = (path for pattern in (*quoted.PAGES, *quoted.NOTES) for path in root.glob(pattern))
+    notes = (f"{each}/*/NOTES.md" for each in quoted.ENTRIES)
+    found = (path for pattern in (*quoted.PAGES, *notes) for path in root.glob(pattern))
     theirs = set((root / "submissions").iterdir()).difference(count.ours(root))
     return sorted(path for path in found if path.parent not in theirs)
 

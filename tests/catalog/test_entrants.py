@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shlex
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import run as story
 from harness.catalog import entrants, source_files, yaml_model
 from harness.catalog import steps as steps_module
 from harness.catalog.entrants import (
@@ -18,12 +20,15 @@ from harness.catalog.entrants import (
     find_entrants,
     gather,
     intact,
+    known,
     ladders,
     load_entrant,
     private_folder,
     read_again,
     stage,
 )
+from harness.cli import main
+from harness.cli.commands import baselines, list_
 from harness.errors import SubmissionError
 from harness.measure.machine import version_of
 from harness.problems import get_problem
@@ -150,7 +155,7 @@ def test_a_manifest_of_many_wrong_keys_is_refused_as_soon_as_another(
     asked = []
     line_of = yaml_model.line_of
     monkeypatch.setattr(yaml_model, "line_of", lambda *at: asked.append(at) or line_of(*at))
-    folder = make(tmp_path, manifest="".join(f"k{n}: 1\n" for n in range(5000)))
+    folder = make(tmp_path, manifest="".join(f"k{n}: 1\n" for n in range(4000)))
     with pytest.raises(SubmissionError, match=r":2: unknown key 'k0'.*\n.*:3: unknown") as caught:
         load(folder)
     assert "these 10 lines" in caught.value.hint
@@ -193,6 +198,7 @@ def test_the_hash_follows_the_source_and_not_the_notes(tmp_path: Path) -> None:
         ("claims: {7: 8}\n", r"manifest.yaml:2: key '7' is no text"),
         ("launch: &a {x: *a}\n", r"manifest.yaml:2: not YAML: an alias inside its own anchor"),
         (BOMB, r"manifest.yaml:6: not YAML: aliases make too much of it"),
+        (f"author: [{'a, ' * 9000}]\n", r"manifest.yaml:2: not YAML: more than 8192 values"),
         (CHAIN, r"manifest.yaml:2\d: not YAML: aliases make too much of it"),
         (f"description: {'long ' * 10_000}\n", r"its manifest says 5\d+ bytes, at most 32768"),
         (f"# {'x' * 70_000}\n", r"manifest.yaml: 700\d\d bytes, at most 65536"),
@@ -355,6 +361,19 @@ def test_a_name_is_nothing_to_type(tmp_path: Path, kind: str, name: str) -> None
         assert words[2:] == [str(Path(words[1]).with_name(Path(words[2]).name))]
 
 
+def test_a_folder_whose_name_is_none_is_told_by_one_line_and_is_nobody(tmp_path: Path) -> None:
+    """`list`, `rank` and words of the command line that were misspelt speak of every entry."""
+    make(tmp_path, "good")
+    make(tmp_path, "my kernel")
+    make(tmp_path, "x\n::error::forged\nPASSED rival")
+    for word in ("all", str(tmp_path)):
+        found, refused = gather([word], tmp_path, Kind.SUBMISSION, PROBLEM)
+        assert [entrant.name for entrant in found] == ["good"]
+        assert [str(cause).count("\n") for cause in refused] == [1, 1]
+        assert "mv " in refused[0].hint
+    assert known(tmp_path) == [tmp_path / "good"]
+
+
 def test_an_imported_function_is_accepted(tmp_path: Path) -> None:
     load(make(tmp_path, source="from kernel import custom_attention_forward\n"))
 
@@ -393,6 +412,85 @@ def test_a_folder_that_goes_away_fails_alone(
             read(folder)
 
 
+@pytest.mark.parametrize("name", ["submission.py", "steps/01_a.cu"])
+def test_a_link_in_the_place_of_a_folder_that_is_read_gives_it_no_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Listed, exchanged, read: where it lies was looked up for each of these again."""
+    away = make_ladder(tmp_path / "away", "01_a.cu").parent
+    mine = make_ladder(tmp_path, "01_a.cu").parent
+    really = source_files.names_in
+
+    def exchanged(folder: Path) -> list[str]:
+        found = really(folder)
+        mine.rename(tmp_path / "was")
+        mine.symlink_to(away)
+        return found
+
+    for module in (entrants, steps_module):
+        monkeypatch.setattr(module, "names_in", exchanged)
+    with pytest.raises(SubmissionError, match="links out of its folder"):
+        load(mine if name == "submission.py" else mine / name)
+
+
+def test_a_manifest_is_read_as_often_whatever_is_wrong_with_its_launch_section(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was read and parsed once more for each wrong key, from whatever lay there by then."""
+    wrong = "".join(f"  k{n}: 1\n" for n in range(9))
+    folder = make(tmp_path, manifest=f"entry: x.cu\nlaunch:\n{wrong}")
+    (folder / "x.cu").touch()
+    really, read = yaml_model.StrictLoader, []
+
+    def loader(text: str) -> yaml_model.StrictLoader:
+        read.append(text)
+        (folder / "manifest.yaml").write_text("now: another")
+        return really(text)
+
+    monkeypatch.setattr(yaml_model, "StrictLoader", loader)
+    with pytest.raises(SubmissionError, match=r"manifest\.yaml:7: launch\.k3"):
+        load(folder)
+    assert len(read) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("manifest.yaml", "hunter: [hunter2]\n"),
+        ("manifest.yaml", "problem: hunter2\n"),
+        ("steps/launch.yaml", "hunter2: {}\n"),
+        ("steps/01_a.cu", "// hunter2\n"),
+    ],
+)
+def test_nothing_is_read_through_a_link_out_of_a_folder(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    text: str,
+) -> None:
+    """Errors say what a wrong file holds."""
+    monkeypatch.setenv("COLUMNS", "400")
+    for module in (list_, baselines):
+        monkeypatch.setattr(module, "base", lambda: tmp_path)
+    (tmp_path / "secret").write_text(text)
+    for kind in ("submissions", "baselines"):
+        entry = make_ladder(tmp_path / kind, "01_a.cu").parent
+        (entry / name).unlink()
+        (entry / name).symlink_to(tmp_path / "secret")
+        for word in ("all", str(entry / "steps"), str(tmp_path / kind)):
+            with contextlib.suppress(SubmissionError):
+                print(gather([word], tmp_path / kind, Kind.SUBMISSION, PROBLEM))
+            with pytest.raises(SubmissionError) as told:
+                find(tmp_path / kind, word, "none")
+            print(told.value)
+    for words in (["list"], ["list", "rungs"], ["list", "rungs", "--json"], ["baselines"]):
+        assert story.main(main.parse_args(words)) == 0
+    said = capsys.readouterr().out
+    assert "links out of its folder" in said
+    assert "hunter2" not in said
+
+
 def test_a_link_out_of_the_folder(tmp_path: Path) -> None:
     folder = make(tmp_path)
     (folder / "secret").symlink_to("/etc/hostname")
@@ -404,8 +502,8 @@ def test_a_link_out_of_the_folder(tmp_path: Path) -> None:
     ("spoil", "message"),
     [
         (lambda folder: os.mkfifo(folder / "pipe"), "pipe: is no regular file"),
-        (lambda folder: (folder / "a\nb").touch(), r"a\\nb': a name that cannot be printed"),
-        (lambda folder: (folder / "\udcff").touch(), r"udcff': a name that"),
+        (lambda folder: (folder / "a\nb").touch(), r"a\\nb': a name of more than letters"),
+        (lambda folder: (folder / "\udcff").touch(), r"udcff': a name of more"),
         (lambda folder: [(folder / f"{i}").touch() for i in range(1001)], "more than 1000 files"),
         (lambda folder: (folder / "/".join("abcdefghijklm")).mkdir(parents=True), "deeper than 12"),
         (lambda folder: os.truncate(folder / "submission.py", 33 << 20), "34603008 bytes, at most"),

@@ -27,7 +27,8 @@ from harness.measure.machine import Machine
 from harness.measure.two_clocks import GPU_TOLERANCE
 from harness.problems import get_problem
 from harness.process import process_tree
-from harness.schema import MOST_SLACK_PCT, Status
+from harness.schema import MOST_SLACK_PCT, Case, Status
+from harness.schema.suite import MOST_CASES
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 
@@ -101,6 +102,16 @@ def test_flops_are_the_convention() -> None:
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda p: p.stem)
 def test_every_committed_suite_loads(path: Path) -> None:
     assert load_suite(path.stem, CONFIGS).name == path.stem
+
+
+def test_the_most_that_a_suite_may_hold_is_read(tmp_path: Path) -> None:
+    """Of values a file of YAML has an end, too."""
+    lengths = "seqlens: [" + "1, " * 31 + "1]"
+    case = Case(name="c", batch=1, heads=2, kv_heads=1, seqlen=32, headdim=64)
+    keys = "".join(f", {k}: {v}" for k, v in case.model_dump(mode="json").items() if k != "name")
+    cases = "".join(f"  - {{name: c{n}{keys}, {lengths}}}\n" for n in range(MOST_CASES))
+    (tmp_path / "x.yaml").write_text(f"name: x\ncases:\n{cases}")
+    assert len(load_suite("x", tmp_path).cases) == MOST_CASES
 
 
 def test_an_unknown_suite_offers_the_nearest() -> None:

@@ -186,12 +186,13 @@ def test_of_a_folder_who_cannot_be_read_is_left_out(
 ) -> None:
     entrant(tmp_path / "x", "__global__ void f() {}\n")
     shutil.copytree(tmp_path / "x", tmp_path / "a")
-    (tmp_path / "a" / "manifest.yaml").write_text("name: a\nlanguage: latin\n")
+    (tmp_path / "a" / "manifest.yaml").write_text("name: a\nlanguage: 'latin ##[error]'\n")
     assert build.run(main.parse_args(["build", str(tmp_path)])) == 1
     said = capsys.readouterr()
     assert "sm_90a" in said.out
     assert said.err.count("left out: ") == 1
     assert "latin" in said.err
+    assert "##[" not in said.err
 
 
 @needs_nvcc

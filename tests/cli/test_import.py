@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import struct
 from collections.abc import Sequence
 from pathlib import Path
@@ -285,6 +286,23 @@ def test_no_file_is_a_fault_of_ours(traced: TraceSet, told: str) -> None:
     (traced.folder / "d.json").write_text(told)
     with pytest.raises(UsageError, match=r"d\.json: no definition"):
         import_.run(main.parse_args(words))
+
+
+@pytest.mark.parametrize("q", [[512], [10, 20]])  # a suite; nothing that can be a case
+def test_the_name_of_a_definition_is_no_line_of_ours(
+    traced: TraceSet, capsys: pytest.CaptureFixture[str], q: list[int]
+) -> None:
+    name = "causal\nPASSED rival\n::error::forged ##[error]\x1b[2J"
+    traced.add(q, [512] if len(q) == 1 else [10, 30])
+    traced.workloads[0]["definition"] = name
+    try:
+        traced.call("--name", "ours", name=name)
+        told = load_suite("ours", traced.folder.parent / "configs").description
+    except UnavailableError as cause:
+        told = str(cause)
+    told += capsys.readouterr().out
+    assert "causal PASSED rival" in told
+    assert not re.search(r"^(::|PASSED)|##\[|\x1b", told, re.MULTILINE)
 
 
 def test_names_of_files_are_a_comment(traced: TraceSet) -> None:

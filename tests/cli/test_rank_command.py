@@ -24,6 +24,7 @@ from harness.cli.results import compare
 from harness.cli.results import rank as command
 from harness.errors import StorageError, UsageError
 from harness.process.project import HOME, MARK
+from harness.process.text import dumps, run_document
 from harness.schema import Result, Status, Stopping
 from tests.board.factory import CPU, mismatch, result, run_of, stretch
 from tests.golden.texts import results
@@ -278,6 +279,54 @@ def test_old_figures_in_the_notes_of_somebody_else_do_not_fail_the_check(
     assert "##[" not in out
 
 
+def link(manifest: Path, target: Path) -> None:
+    """To what would be read, were it no link: `owners` stand there."""
+    target.write_text("owners: [octo]\n")
+    manifest.symlink_to(target)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        os.mkfifo,
+        Path.mkdir,
+        lambda manifest: manifest.symlink_to("/proc/kmsg"),
+        lambda manifest: link(manifest, manifest.parents[2] / "elsewhere.yaml"),
+        lambda manifest: (manifest.write_text("owners: [octo]\n"), os.truncate(manifest, 1 << 40)),
+    ],
+)
+def test_notes_beside_a_manifest_that_cannot_be_read_are_nobodys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoil: Callable[[Path], object]
+) -> None:
+    """One of 1 TiB ended the check as a fault of the harness; a log of the kernel never ended."""
+    monkeypatch.setattr(publish, "base", lambda: tmp_path)
+    for one in run_of({"mine": 0.9}):
+        record.append(tmp_path / "results", one)
+    notes = tmp_path / "submissions" / "mine" / "NOTES.md"
+    notes.parent.mkdir(parents=True)
+    spoil(notes.with_name("manifest.yaml"))
+    words = ["rank", "--results", str(tmp_path / "results")]
+    notes.write_text("<!-- board fa3: mine -->old<!-- end -->")
+    assert command.run(main.parse_args(words)) == 0
+    notes.write_text("<!-- board fa3: mine -->old<!-- end -->")
+    assert command.run(main.parse_args([*words, "--check"])) == 1
+
+
+def test_the_name_of_a_page_is_no_line_of_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(publish, "base", lambda: tmp_path)
+    for one in run_of({"mine": 0.9}):
+        record.append(tmp_path / "results", one)
+    page = tmp_path / "x\n::error::forged\nPASSED ##[error].md"
+    page.write_text("<!-- board fa3: mine -->old<!-- end -->")
+    words = ["rank", "--results", str(tmp_path / "results")]
+    for more in (["--check"], [], ["--check"]):
+        command.run(main.parse_args([*words, *more]))
+    out, err = capsys.readouterr()
+    assert not re.search(r"^(::|PASSED)|##\[", out + err, re.MULTILINE)
+
+
 def test_documents_that_quote_the_board_are_written_and_checked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -374,6 +423,15 @@ def test_every_command_says_one_document(
     code, out = said(capsys, *asked, "--json")
     assert code == 0
     assert key in json.loads(out)
+
+
+def test_no_document_is_an_order_to_a_ci_runner() -> None:
+    told = {"##[error]name": ["###[a", "\\##[b", ["##"], "[c", 1.5, None]}
+    for said in (dumps(told), dumps(told, indent=2), run_document("checks", [told], ["##[x"])):
+        assert "##[" not in said
+    assert json.loads(dumps(told)) == told
+    printed = [p for p in (HOME / "harness").rglob("*.py") if "print(json.dumps" in p.read_text()]
+    assert not printed  # whatever document it is
 
 
 def test_a_build_as_json(capsys: pytest.CaptureFixture[str]) -> None:

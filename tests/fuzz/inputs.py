@@ -119,7 +119,6 @@ worker_messages = message(
 ) | message({"op": st.just("failed"), "status": statuses, "message": texts})
 builder_messages = message(
     {"op": st.sampled_from(["called", "ran", "built"])},
-    seconds=finite,
     steps=st.dictionaries(texts, finite, max_size=60),
 ) | message({"op": st.just("failed"), "status": statuses, "message": texts})
 judge_messages = message(

@@ -226,7 +226,7 @@ MEASURED = {
     r"likeness(\.\w+)?": "the judge compared results with libraries'",
     r"(kernels|configs)(\.\d+)?": "names from the worker's process, never believed of a time",
     r"version": "of the package, as installed there",
-    r"build_s": "seconds of its builder",
+    r"build_s": "seconds of its builder, by the engine's clock",
     r"log_tail": "what it printed",
     r"sustained\.(calls|checked|claimed_ms|judge_pct|clock_mhz|energy_error_pct)": "of a stretch",
     r"sustained": "left out",

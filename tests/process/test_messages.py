@@ -309,19 +309,18 @@ def heard(*messages: dict[str, Any] | bytes, limits: Limits | None = None) -> Bu
 
 
 @pytest.mark.parametrize(
-    ("seconds", "steps"),
-    [(HUGE, {}), (float("inf"), {}), (float("nan"), {}), (-1, {}), ("1", {}), (1.0, {"a": HUGE}),
-     (1.0, {"a": float("inf")}), (1.0, [1]), (1.0, {str(n): 1.0 for n in range(65)})],
+    "steps",
+    [*({"a": wrong} for wrong in (HUGE, float("inf"), float("nan"), -1, "1")), [1],
+     {str(n): 1.0 for n in range(65)}],
 )  # fmt: skip
-def test_numbers_of_a_builder_that_are_none(seconds: object, steps: object) -> None:
+def test_numbers_of_a_builder_that_are_none(steps: object) -> None:
     with pytest.raises(WireError):
-        heard({"op": "built", "seconds": seconds, "steps": steps})
+        heard({"op": "built", "steps": steps})
 
 
 def test_a_builder_is_heard_to_its_end() -> None:
     steps = {"\x1b[31mred" + "d" * 999: 1.5}
-    reply = heard({"op": "called"}, {"op": "ran"}, {"op": "built", "seconds": 2, "steps": steps})
-    assert reply.seconds == 2.0
+    reply = heard({"op": "called"}, {"op": "ran"}, {"op": "built", "steps": steps})
     ((name, seconds),) = reply.steps.items()
     assert name.startswith("redd")
     assert (len(name) <= 100, seconds) == (True, 1.5)

@@ -1,16 +1,16 @@
 """`baselines`: which rivals can run here, and what to install for the others."""
 
 import argparse
-import json
 from collections.abc import Mapping
 
 from harness.board import query
 from harness.board.render.text import sanitize
 from harness.catalog.entrants import known
-from harness.catalog.yaml_model import load_model
-from harness.errors import Exit, HarnessError, SubmissionError, did_you_mean, typed
+from harness.catalog.steps import read_manifest
+from harness.errors import Exit, HarnessError, did_you_mean, typed
 from harness.measure.machine import inspect_machine, missing, too_old, version_of, without_gpu
 from harness.process.project import base
+from harness.process.text import dumps
 from harness.schema import Machine, Manifest
 
 
@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
             continue
         folder = folders[name]
         try:
-            manifest = load_model(folder / "manifest.yaml", Manifest, SubmissionError)
+            manifest = read_manifest(folder)
         except HarnessError as error:
             rows.append([name, "broken", "", sanitize(error.message, 90)])
             lacking[name] = error.hint
@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
         listed = [
             dict(zip(head, row, strict=True)) | {"next": lacking.get(row[0], "")} for row in found
         ]
-        print(json.dumps({"baselines": listed}))
+        print(dumps({"baselines": listed}))
         return _code(args, lacking)
     print(query.table(rows, cut=[3, 2]))
     for name, how in lacking.items():

@@ -9,7 +9,6 @@ with it, watched like one, and only what it tells comes back: typed, bounded in 
 import argparse
 import contextlib
 import dataclasses
-import json
 import os
 import sys
 import tempfile
@@ -34,7 +33,7 @@ from harness.process.child import Child
 from harness.process.project import base
 from harness.process.sandbox import enter
 from harness.process.sandbox.folders import remove_tree
-from harness.process.text import plain_text, shown
+from harness.process.text import dumps, plain_text, shown
 from harness.schema import Case, Entrant, Kind, Limits, Machine, Suite
 from harness.worker.cuda import resources
 from harness.worker.cuda.nvrtc import CudaSourceError
@@ -59,12 +58,13 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """0 if all compiled; 1 if one did not or breaks a promise, 3 if there is nothing to compile."""
     entrants, refused = gather(args.names, base() / "submissions", Kind.SUBMISSION, None)
-    print(*(f"left out: {why}\n" for why in refused), sep="", end="", file=sys.stderr)
+    for why in refused:
+        print(plain_text(f"left out: {why}"), file=sys.stderr)
     if not (cuda := [entrant for entrant in entrants if entrant.manifest.language == "cuda"]):
         raise UsageError("nothing to compile: no CUDA submission among these", "python run.py list")
     note_walls()
     codes, builds = zip(*(one(each, args.arch, args.fail_on_spills) for each in cuda), strict=True)
-    print(json.dumps({"builds": builds}) if args.json else "\n".join(b["text"] for b in builds))
+    print(dumps({"builds": builds}) if args.json else "\n".join(b["text"] for b in builds))
     return int(max(*codes, 1 if refused else 0, key=(0, Exit.UNAVAILABLE, 1).index))
 
 

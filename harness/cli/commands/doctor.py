@@ -2,7 +2,6 @@
 
 import argparse
 import importlib.util
-import json
 import os
 import platform
 import shlex
@@ -22,6 +21,7 @@ from harness.process import project
 from harness.process.bytecode import FOLDER, compiled
 from harness.process.cuda.checkpoint import Checkpoint
 from harness.process.sandbox import cgroup, enter, landlock
+from harness.process.text import dumps
 from harness.schema import Machine
 
 Mark = Literal["ok", "missing", "note"]
@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
     missing = [line for line in lines if line.mark == "missing"]
     ready = not missing and (machine.has_gpu or not args.need_gpu)
     if args.json:
-        print(json.dumps({"ready": ready, "lines": [asdict(line) for line in lines]}, indent=2))
+        print(dumps({"ready": ready, "lines": [asdict(line) for line in lines]}, indent=2))
         return Exit.OK if ready else Exit.UNAVAILABLE
     width = max(len(line.what) for line in lines)
     for line in lines:

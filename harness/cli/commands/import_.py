@@ -20,6 +20,7 @@ import numpy as np
 import yaml
 from pydantic import ValidationError
 
+from harness.board.render.text import sanitize
 from harness.catalog.source_files import read_file
 from harness.catalog.suites import known_suites
 from harness.cli.arguments import whole
@@ -60,6 +61,7 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"{suite}: a suite is called so already", "take another name: --name NAME")
     traced = _lines(args.workloads, name)
     found = [_case(workload, shared, args.workloads, line) for line, workload in traced]
+    name = sanitize(name, 80)  # one line of ours
     if not (cases := list({(c.shape, c.kv_shape, c.seqlens): c for c in found if c}.values())):
         raise UnavailableError(
             f"{args.workloads}: none of {len(found)} workloads of {name} can be a case here",

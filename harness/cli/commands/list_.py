@@ -1,7 +1,6 @@
 """`list`: what can be entered, what it is measured on, and where it stands."""
 
 import argparse
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,11 +9,11 @@ from harness.board.render.text import place_text, sanitize, times
 from harness.catalog import steps
 from harness.catalog.entrants import entry_name, known, ladders
 from harness.catalog.suites import known_suites, load_suite
-from harness.catalog.yaml_model import load_model
-from harness.errors import Exit, HarnessError, SubmissionError, typed
+from harness.errors import Exit, HarnessError, typed
 from harness.problems import PROBLEMS
 from harness.process.project import base
-from harness.schema import Kind, Manifest
+from harness.process.text import dumps
+from harness.schema import Kind
 
 WHAT = ("all", "submissions", "rungs", "baselines", "suites")
 
@@ -35,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
     asked = [args.what] if args.what in listed else ["submissions", "baselines", "suites"]
     lists = {name: list(listed[name]) for name in asked}
     if args.json:
-        print(json.dumps(lists, indent=2))
+        print(dumps(lists, indent=2))
         return Exit.OK
     for name, rows in lists.items():
         print(f"{name} ({len(rows)})")
@@ -54,7 +53,7 @@ def _entries(args: argparse.Namespace, folder: Path) -> Iterator[dict[str, str]]
     for path in known(folder):
         name = path.name
         try:
-            manifest = load_model(path / "manifest.yaml", Manifest, SubmissionError)
+            manifest = steps.read_manifest(path)
         except HarnessError as error:
             unread = {"problem": "?", "language": "?", "claims": "?"}
             yield {"name": name, **unread, "stands": _said(args, error), "about": ""}

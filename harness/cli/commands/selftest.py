@@ -1,7 +1,6 @@
 """`selftest`: try every known exploit and every honest control on this machine."""
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ from harness.errors import Exit, UnavailableError, UsageError, did_you_mean
 from harness.measure.machine import inspect_machine
 from harness.process.project import HOME
 from harness.process.sandbox.enter import usual_level
+from harness.process.text import dumps
 from harness.schema import Result
 
 
@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
     outcomes = plan.run_corpus(specimens, machine, level, show=show, size=args.batch, row=show_row)
     if args.json:
         document = {"machine": machine.gpu, "sandbox": level, **counts(outcomes)}
-        print(json.dumps(document | {"rows": [o.as_json() for o in outcomes]}))
+        print(dumps(document | {"rows": [o.as_json() for o in outcomes]}))
     else:
         print("\n".join(table(outcomes)))
         print(summary(outcomes, len(specimens), machine.gpu, level, time.monotonic() - started))
@@ -124,7 +124,7 @@ def report_ablation(found: Sequence[plan.Ablation], as_json: bool) -> int:
     """Which cheaters win without which defence; a defence that nobody misses is a finding."""
     if as_json:
         rows = [{"off": a.name, "tried": a.tried, "accepted": a.accepted} for a in found]
-        print(json.dumps({"ablations": rows}))
+        print(dumps({"ablations": rows}))
     else:
         print("| without | tried | then accepted |\n|---|---|---|")
         for a in found:

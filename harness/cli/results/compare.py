@@ -1,7 +1,6 @@
 """`compare A B`: how much faster A is than B, per config, with interval; exit code for scripts."""
 
 import argparse
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
@@ -23,6 +22,7 @@ from harness.board.rivals import direct_on
 from harness.errors import Exit, UnavailableError, UsageError, typed
 from harness.measure import stats
 from harness.measure.stats import Interval
+from harness.process.text import dumps
 from harness.schema import Kind, Result, Status, is_hidden
 
 
@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
     found = {b: find_pairs(args, b) for b in (args.b, *args.more)}
     if args.json:
         documents = [_document(args.a, b, pairs) for b, pairs in found.items()]
-        print(json.dumps({"a": args.a, "against": documents} if args.more else documents[0]))
+        print(dumps({"a": args.a, "against": documents} if args.more else documents[0]))
     elif len(found) == 1:
         print("\n".join(_lines(args.a, args.b, found[args.b])))
     else:

@@ -25,7 +25,7 @@ from harness.measure.roofline import Resources, at_clock_pct, ceilings, limiter,
 from harness.problems import get_problem
 from harness.process.project import HOME
 from harness.process.sandbox import enter
-from harness.process.text import shown
+from harness.process.text import dumps, shown
 from harness.schema import Result
 
 CACHE = Path.home() / ".cache" / "attnboard" / "entrants"
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     pairs = compare.find_pairs(args, args.b)
     known = {one.entry: list(resources(args.cache, one)) for one in (pairs[0].a, pairs[0].b)}
     if args.json:
-        print(json.dumps(_document(args, pairs, known)))
+        print(dumps(_document(args, pairs, known)))
         return Exit.OK
     for pair in pairs:
         case, clock = pair.a.case, sm_clock_mhz(pair.a)

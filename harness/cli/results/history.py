@@ -1,12 +1,12 @@
 """`history NAME`: every run of one entry over time, and where its speed-up made a step."""
 
 import argparse
-import json
 
 from harness.board import query, record
 from harness.board.history import Point, document, history
 from harness.board.render.text import DOUBT, sanitize, times
 from harness.errors import Exit, typed
+from harness.process.text import dumps
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -24,7 +24,7 @@ def run(args: argparse.Namespace) -> int:
     damaged = {(line.path, line.number) for line in bad}
     points = history(h for h in lines if (h.path, h.number) not in damaged)
     if args.json:
-        print(json.dumps({"entry": args.name, "points": document(points)}))
+        print(dumps({"entry": args.name, "points": document(points)}))
         return Exit.OK
     for board in dict.fromkeys(point.board for point in points):
         print(

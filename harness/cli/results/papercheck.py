@@ -6,7 +6,6 @@ differs, and what was not the same is told below: GPU, versions, clock, how it w
 """
 
 import argparse
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -20,6 +19,7 @@ from harness.catalog.suites import load_suite
 from harness.errors import Exit, UnavailableError, typed
 from harness.measure.stats import Interval
 from harness.process.project import base
+from harness.process.text import dumps
 from harness.schema import Result, Status
 
 #: Who may be asked beside the libraries of a table, by problem: a run needs a submission.
@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
     judged = [c for c in absolute if found[c.figure].gpu == table.gpu] or ratios
     differing = [c for c in judged if abs(c.difference_pct) > table.tolerance_pct]
     if args.json:
-        print(json.dumps(_document(table, [*absolute, *ratios], judged, left)))
+        print(dumps(_document(table, [*absolute, *ratios], judged, left)))
     else:
         _print(table, absolute, ratios, judged)
         print("\n".join(_reasons(table, list(found.values()))))
@@ -150,7 +150,7 @@ def _list(args: argparse.Namespace, tables: Sequence[tuple[Published, tuple[Figu
         found = measured(args, table, figures)
         rows.append([table.name, f"{len(found)} of {len(figures)}", table.gpu, table.title])
     if args.json:
-        print(json.dumps({"tables": [dict(zip(rows[0], row, strict=True)) for row in rows[1:]]}))
+        print(dumps({"tables": [dict(zip(rows[0], row, strict=True)) for row in rows[1:]]}))
         return Exit.OK
     print(query.table(rows, cut=(3,)))
     print(f"next: {typed(f'python run.py papercheck {rows[-1][0]}')}")

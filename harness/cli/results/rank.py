@@ -1,8 +1,8 @@
 """`rank`: rebuild leaderboard.md, pictures, page and quoted figures, from the records alone."""
 
 import argparse
+import contextlib
 import difflib
-import json
 import re
 import shlex
 import sys
@@ -10,10 +10,14 @@ from pathlib import Path
 
 from harness.board import export, publish, query
 from harness.board.render.text import sanitize
-from harness.errors import Exit, UsageError, typed
+from harness.catalog.source_files import home_of, read_file
+from harness.catalog.yaml_model import MOST_BYTES
+from harness.errors import Exit, SubmissionError, UsageError, typed
 from harness.process.project import results
+from harness.process.text import dumps
 
 OWNED = re.compile(rb"^owners:", re.MULTILINE)
+MOST_SAID = 1 << 16  # characters of a line that names files
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -63,7 +67,8 @@ def run(args: argparse.Namespace) -> int:
             publish.write(path, text)
         written = True
         rows = sum(len(one.rows) for one in board.boards)
-        print(f"{', '.join(map(str, files))}: {len(board.boards)} boards, {rows} rows")
+        said = f"{', '.join(map(str, files))}: {len(board.boards)} boards, {rows} rows"
+        print(sanitize(said, MOST_SAID))
     if not written and not args.check:
         print(f"{args.results}: no records, so no board; next: python run.py triton_template")
     return code
@@ -75,7 +80,7 @@ def export_boards(args: argparse.Namespace) -> int:
     for line in bad:
         print(f"left out: {line}", file=sys.stderr)
     if args.json:
-        print(json.dumps(export.document(found), allow_nan=False))
+        print(dumps(export.document(found)))
     elif args.csv == "-":
         print(export.csv_text(found), end="")
     else:
@@ -86,19 +91,20 @@ def export_boards(args: argparse.Namespace) -> int:
 def _of_somebody(path: Path) -> bool:
     """Notes of an entry that has owners: nobody else can mend their figures."""
     manifest = path.with_name("manifest.yaml")
-    notes = path.name == "NOTES.md" and manifest.is_file()
-    return notes and bool(OWNED.search(manifest.read_bytes()))
+    if path.name == "NOTES.md":
+        with contextlib.suppress(SubmissionError):  # what cannot be read is nobody's
+            return bool(OWNED.search(read_file(manifest, MOST_BYTES, within=home_of(path.parent))))
+    return False
 
 
 def _check(path: Path, rebuilt: str) -> int:
     old = path.read_text(encoding="utf-8") if path.exists() else ""
     if old == rebuilt:
-        print(f"{path}: current")
+        print(sanitize(f"{path}: current", MOST_SAID))
         return Exit.OK
     diff = difflib.unified_diff(old.splitlines(), rebuilt.splitlines(), "board", "records", n=0)
     for line in list(diff)[:20]:
         print(sanitize(line))
-    print(
-        f"{path}: not what the records give\n  next: {typed('python run.py rank')}", file=sys.stderr
-    )
+    said = sanitize(f"{path}: not what the records give", MOST_SAID)
+    print(f"{said}\n  next: {typed('python run.py rank')}", file=sys.stderr)
     return Exit.SUBMISSION_FAILED

@@ -26,6 +26,7 @@ from harness.problems.base import Probe
 from harness.process.messages import BurstReport
 from harness.process.project import base
 from harness.process.sandbox import enter
+from harness.process.text import dumps
 from harness.schema import Case, Claims, Kind, Result, Status, Suite
 from harness.schema.common import AXES
 from harness.schema.mismatch import Draw, Mismatch
@@ -67,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
             "same_numbers": _same_numbers(found, report),
             "mismatch": now,
         }
-        print(json.dumps(document))
+        print(dumps(document))
         return code
     print(_inputs(request, old, found, sha256))
     print("\n".join([*_answered(found, report), *printed(log, PRINTED_LINES)]))

@@ -21,6 +21,7 @@ from harness.board.render.text import (
     times,
 )
 from harness.errors import Exit, typed
+from harness.process.text import dumps
 from harness.schema import Result, Status
 
 PRINTED_LINES = 12
@@ -41,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     found = query.boards_of(args.name, query.boards(args))
     if args.json:
         every = [result for _, row in found for result in (*row.results, *row.hidden)]
-        print(json.dumps({"results": [json.loads(record.to_line(result)) for result in every]}))
+        print(dumps({"results": [json.loads(record.to_line(result)) for result in every]}))
         return Exit.OK
     for board, row in found:
         print("\n".join(_row(board, row)))

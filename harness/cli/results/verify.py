@@ -11,7 +11,6 @@ two speed-ups are compared:
 """
 
 import argparse
-import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +29,7 @@ from harness.measure import stats
 from harness.measure.audit import missing_beside, not_made_again, of_record
 from harness.measure.stats import Interval
 from harness.process.project import base
+from harness.process.text import dumps
 from harness.schema import MOST_BLOCKS, Kind, Machine, Result, Status, Suite, is_hidden
 
 
@@ -78,11 +78,11 @@ def run(args: argparse.Namespace) -> int:
         say(f"not made again: {sanitize(line)}")
     if wrong or args.audit_only:
         if args.json:
-            print(json.dumps(document))
+            print(dumps(document))
         return Exit.SUBMISSION_FAILED if wrong else Exit.UNAVAILABLE if half else Exit.OK
     verdict = _measure_again(args, old)
     if args.json:
-        print(json.dumps(document | {"verdict": verdict.word, "why": verdict.why}))
+        print(dumps(document | {"verdict": verdict.word, "why": verdict.why}))
     say(f"{verdict.word}: {sanitize(verdict.why)}")
     say(typed(f"next: python run.py history {old[0].entry}"))
     return {"CANNOT": Exit.UNAVAILABLE, "SLOWER": Exit.SUBMISSION_FAILED}.get(verdict.word, Exit.OK)

@@ -151,7 +151,9 @@ class WorkerProcess:
             builder = Child("harness.worker", arguments, jail, forkserver)
         self.builder, self.build_starved = builder, False
         try:
+            began = time.monotonic()
             reply = hear_builder(builder.line, limits)
+            took_s = time.monotonic() - began  # by our clock: the other one is the submission's
         except wire.PeerSilent as cause:
             waited_s = usage.starved_s(builder.pids())
             self.build_starved = waited_s > usage.STARVED_SHARE * limits.build_s
@@ -168,7 +170,7 @@ class WorkerProcess:
             self.build_log = builder.log_tail()
         if reply.op == "built":
             self.build_steps = reply.steps
-            return None, "", reply.seconds
+            return None, "", took_s
         # NVRTC alone runs nothing of the submission: that it is missing here may be believed
         believed = CONFESSIONS | ({Status.UNAVAILABLE} if self.compiles_alone else set())
         return reply.status if reply.status in believed else Status.CRASHED, reply.message, 0.0
