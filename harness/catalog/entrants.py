@@ -369,7 +369,7 @@ def _place(name: str, root: Path) -> Path | None:
     if Path(name).name in ("", ".."):  # `run .`: here, under the name that it has above
         return Path(name).resolve()
     here = [Path(name)] if "/" in name else []  # a path, before it is anybody's name
-    places = (place for r in layers(root) for place in (r / name, Path(name), r / entry_name(name)))
+    places = (place for r in layers(root) for place in (r / entry_name(name), Path(name), r / name))
     tried = (Path(f"{base}{end}") for base in (*here, *places) for end in ("", *ENTRIES))
     return next(filter(os.path.exists, tried), None)  # False of what is longer than a name may be
 
