@@ -15,7 +15,7 @@ from harness.engine.burst import settle
 from harness.engine.events import Progress
 from harness.engine.run_state import State
 from harness.engine.sustain import sustain
-from harness.engine.timing import clock_verdict, intervals, repeat_disturbed, run_block
+from harness.engine.timing import clock_verdict, hold_alone, intervals, repeat_disturbed, run_block
 from harness.measure import stopping
 from harness.measure.plan import Block, further_block, plan_case
 from harness.measure.verdict import class_of
@@ -89,6 +89,8 @@ class AdaptiveRun:
             if not self._advance_to(look):
                 end = f"time limit of {self.state.rule.time_limit_s:g} s"
                 break
+            for lane in self.lanes if number == 1 else ():
+                hold_alone(self.state, lane.case, self.running)
             if whole := look >= self.state.suite.blocks:
                 self._finish_plan()
             if self.state.rule.race is not None:

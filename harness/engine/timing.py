@@ -1,5 +1,6 @@
 """The blocks of one case: each turn on secret inputs of its own, in an order that none foresees."""
 
+import math
 import time
 from collections.abc import Iterable, Sequence
 
@@ -10,13 +11,15 @@ from harness.engine.run_state import State
 from harness.measure import stats
 from harness.measure.plan import Block, plan_case, shuffled
 from harness.measure.stopping import level_of
-from harness.measure.two_clocks import OVERTOLD, ClockCheck, check_clocks
+from harness.measure.two_clocks import OVERTOLD, ClockCheck, check_clocks, overlapping
 from harness.measure.verdict import pace_of
 from harness.problems.base import Probe
 from harness.process.messages import BurstReport
 from harness.schema import LEAST_MS, Case, Kind, Sample, Status, times_ms
 
 EXTRA_SHARE = 0.5  # disturbed blocks are repeated, up to this share of the plan
+REST_MS, REST_SHARE, MOST_REST_S = 5.0, 4.0, 0.3  # of who takes longer beside its calls
+ALONE = 5  # bursts of one call behind the blocks of a case
 STRANGER_WAIT_S = 10.0  # for a process of nobody's to leave the GPU
 
 
@@ -36,6 +39,7 @@ def time_case(state: State, case: Case) -> None:
         now = Progress(case.name, timed, state.suite.blocks, eta_s, intervals(state, case))
         state.observer.block(now)
     repeat_disturbed(state, case, names)
+    hold_alone(state, case, names)
 
 
 def run_block(state: State, case: Case, block: Block) -> None:
@@ -52,6 +56,7 @@ def run_block(state: State, case: Case, block: Block) -> None:
     label = f"block/{case.name}/{block.index}/{state.rng.getrandbits(64):x}"
     question = Question(block.probe, label, case.burst, timed=True)
     woken: list[str] = []
+    restless: list[str] = []
     for name in alive:
         if state.record(name, case).status is not None:
             continue  # since this block began
@@ -62,13 +67,18 @@ def run_block(state: State, case: Case, block: Block) -> None:
         if reply is not None:
             with blamed(state, name):
                 _take(state, name, case, block, reply)
+            if state.quiet.watches and reply.rest_ms > REST_MS:  # it may have heated the chip
+                time.sleep(min(REST_SHARE * reply.rest_ms / 1e3, MOST_REST_S))
+            if reply.rest_ms > state.facts.tolerance.rest_ms and block.index is not None:
+                restless += _strike(state, name, case)
         woken += end_woken(state, case)
         if strangers := state.quiet.strangers(state.workers.values()):
             why = f"process {', '.join(strangers)} took the GPU"
             _forget(state, case, block, why, state.contended)
             break
-    if woken and not strangers:
-        _forget(state, case, block, f"{', '.join(woken)} ran in another's turn", state.woken)
+    if not strangers and (woken or restless):
+        why = "ran in another's turn" if woken else "kept the machine for long beside its calls"
+        _forget(state, case, block, f"{', '.join(woken or restless)} {why}", state.woken)
     if block.timed:
         state.telemetry.setdefault(case.name, []).append(state.monitor.snapshot(len(strangers)))
 
@@ -92,6 +102,22 @@ def _forget(state: State, case: Case, block: Block, why: str, counts: dict[str, 
     for name in state.workers:
         known = state.record(name, case)
         known.samples[:] = [sample for sample in known.samples if sample.block != block.index]
+
+
+def _strike(state: State, name: str, case: Case) -> list[str]:
+    """Its block counts for nobody: the chip is hot for who comes next. Who goes on so is out.
+
+    A baseline's own time tells if it was disturbed.
+    """
+    known = state.record(name, case)
+    if known.entrant.kind is not Kind.SUBMISSION or known.status is not None:
+        return []
+    known.restless += 1
+    if known.restless > max(1, state.facts.tolerance.late_share * state.suite.blocks):
+        limit = f"{state.facts.tolerance.rest_ms:.0f} ms"
+        why = f"kept the machine for more than {limit} beside its calls, in {known.restless} bursts"
+        known.fail(Status.TIME_CLAIM_REJECTED, why)
+    return [name]
 
 
 def to_compare(state: State, name: str, case: Case) -> bool:
@@ -160,6 +186,37 @@ def repeat_disturbed(state: State, case: Case, names: Sequence[str]) -> int:
         why = f"other processes took the GPU in {contended} blocks"
         state.fail_all(case, Status.CONTENDED, why)
     return extra
+
+
+def hold_alone(state: State, case: Case, names: Iterable[str]) -> None:
+    """A few bursts of one call each: calls that overlap are shorter in a burst than by themselves.
+
+    It tells by the judge's clock alone, which waits for a call's end.
+    """
+    if math.isinf(state.facts.tolerance.alone_pct):
+        return
+    asked = [name for name in names if name != state.roles.null]
+    alone_ms: dict[str, list[float]] = {name: [] for name in asked}
+    for number in range(ALONE):
+        for name in shuffled(asked, state.rng):
+            if state.record(name, case).status is None:
+                probe = Probe(case, "normal", state.problem.kwargs(case))
+                label = f"alone/{case.name}/{number}/{state.rng.getrandbits(64):x}"
+                reply = run_burst(
+                    state, name, Question(probe, label, 1, timed=True), state.limits.burst_s
+                )
+                if reply is not None and reply.status is Status.PASSED:
+                    alone_ms[name].append(reply.t2_ms)
+                elif reply is not None:
+                    state.record(name, case).fail(reply.status, f"{reply.message} (one call)")
+    for name in asked:
+        known = state.record(name, case)
+        pace, paced = pace_of(state.trusted(case), known.samples)
+        if known.status is None and alone_ms[name] and alone_ms.get(pace) and paced:
+            alone = (alone_ms[name], alone_ms[pace])
+            why = overlapping(known.samples, paced, alone, state.facts.tolerance)
+            if why and known.entrant.kind is Kind.SUBMISSION:
+                known.fail(Status.TIME_CLAIM_REJECTED, why)
 
 
 def name_kernels(state: State, case: Case, names: Sequence[str]) -> None:

@@ -191,7 +191,9 @@ class WorkerLink:
         (hidden, shared_in), withheld = self._lent(inputs)
         try:
             tells = self.gate is not None and patience.kernels_s is not None
+            begun = time.monotonic()
             self.ask(prepare_message(inputs, profile, tells), patience.calls_s)
+            ahead_ms = 1e3 * (time.monotonic() - begun)
             copies = (hidden, shared_in)
             reply, t2_ms, held = (
                 self._gated(self.gate, inputs, copies, withheld, patience, preheat)
@@ -212,7 +214,8 @@ class WorkerLink:
             said = "an input differs from what was given after the burst"
             raise WorkerGone(Status.INPUT_MUTATED, said)
         outs = [_read(tensor, strides) for tensor, strides in zip(held, flat, strict=True)]
-        return self._verify(inputs, outs, flat, reply, t2_ms), outs
+        report = self._verify(inputs, outs, flat, reply, t2_ms)
+        return report.model_copy(update={"rest_ms": report.rest_ms + ahead_ms}), outs
 
     def _lent(self, inputs: Inputs) -> tuple[Copies, Withheld]:
         """The judge's inputs and where their copies will lie, with some words of his own wrong."""

@@ -51,6 +51,7 @@ class Evidence:
     lse: bool = False  # all of its probes were asked, those of lse among them
     mismatch: Mismatch | None = None  # where it was wrong when it failed
     sustained: Sustained | None = None
+    restless: int = 0  # bursts of which it kept the machine for long before or behind its calls
     told: tuple[str, str] | None = None  # commitment and secret of the checks, if it failed one
     version: str = ""  # of its package, as installed there
 

@@ -94,7 +94,7 @@ class BurstReport(_Crossing):
     likeness: dict[LibraryName, Share] = Field(default={}, max_length=MOST_LIBRARIES)
     #: Where an output is wrong; told while the secret is not: the values of one element, a hash.
     mismatch: Mismatch | None = None
-    #: Until the worker was locked behind its turn; the engine's own, no process tells it.
+    #: Until the worker was ready, and behind its calls until it was locked; no worker tells it.
     rest_ms: Milliseconds = 0.0
 
 

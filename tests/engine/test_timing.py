@@ -237,6 +237,50 @@ def test_a_report_that_no_row_can_hold_is_its_senders_fault(
     assert bench.blocks_of("base") == [0, 1]
 
 
+def test_who_keeps_the_machine_beside_its_calls_costs_nobody_a_block_and_goes(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """300 ms of products before it was ready: the chip ran at 1470 MHz for who came next."""
+
+    def hot(state: State, name: str, *_: object, **__: object) -> BurstReport:
+        reply = bench.run_burst(state, name)
+        return reply.model_copy(update={"rest_ms": 60.0}) if name == "mine" else reply
+
+    monkeypatch.setattr(timing, "run_burst", hot)
+    bench.run(0)
+    assert bench.blocks_of("base") == bench.blocks_of("mine") == []
+    assert bench.state.woken == {"c": 1}
+    assert bench.state.record("mine", CASE).status is None
+    bench.run(1)
+    assert bench.state.record("mine", CASE).status is Status.TIME_CLAIM_REJECTED
+    assert "for more than 50 ms beside its calls" in bench.state.record("mine", CASE).reason
+    bench.run(2)
+    assert bench.blocks_of("base") == [2]
+
+
+@pytest.mark.parametrize(("longer_ms", "refused"), [(0.02, False), (0.04, True)])
+def test_calls_that_are_shorter_in_a_burst_than_by_themselves_overlap(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, longer_ms: float, refused: bool
+) -> None:
+    bench.calls_ms = (0.9, 0.9)  # of T2 3 ms: a gap of 1.2 for each
+    for index in range(3):
+        bench.run(index)
+    asked: list[int] = []
+
+    def alone(state: State, name: str, question: Question, *_: object) -> BurstReport:
+        asked.append(question.calls)
+        t2_ms = 2.1 + (longer_ms if name == "mine" else 0.0)
+        told = {"status": Status.PASSED, "calls_ms": (0.5,), "t2_ms": t2_ms}
+        return BurstReport.model_validate(told)
+
+    monkeypatch.setattr(timing, "run_burst", alone)
+    timing.hold_alone(bench.state, CASE, NAMES)
+    assert asked == [1] * (timing.ALONE * 2)
+    found = bench.state.record("mine", CASE)
+    assert (found.status is Status.TIME_CLAIM_REJECTED) == refused
+    assert ("overlap" in found.reason) == refused
+
+
 @pytest.mark.parametrize("call_ms", [0.0, 5e-324, 0.9 * LEAST_MS])
 def test_a_call_that_no_clock_could_tell_from_none_took_no_time(
     bench: Bench, call_ms: float
