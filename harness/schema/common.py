@@ -47,10 +47,10 @@ def is_name(text: str) -> bool:
     return len(text) <= MOST_NAME and re.fullmatch(NAME_PATTERN, text) is not None
 
 
-#: Long enough for ten calls of a host that needs 200 µs each: all of a burst is queued before it
-#: starts. Behind the tenth a host may be slower: on one H200 FlashAttention-3 needed 0.4 ms a call
-#: there, and a burst of 24 that began too early waited for it, and for the GPU's next time slice.
-GATE_DELAY_MS, GATE_CALLS, GATE_CALL_MS = 2.0, 10, 1.0
+#: Long enough for ten calls of a host that needs 400 µs each: all of a burst is queued before it
+#: starts. With half of it a Triton backward of three kernels was late in 5 of 17 bursts on one
+#: H200's host. Behind the tenth a host may be slower: FlashAttention-3 needed 0.4 ms a call there.
+GATE_DELAY_MS, GATE_CALLS, GATE_CALL_MS = 4.0, 10, 1.0
 
 
 def gate_delay_ms(calls: int) -> float:

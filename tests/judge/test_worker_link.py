@@ -98,7 +98,7 @@ def test_without_the_sample_nobody_would_notice(link):
         assert not any(tensor.any() for tensor in link._taken(ASKED, told))
 
 
-@pytest.mark.parametrize(("calls", "delay_ms"), [(1, 2), (10, 2), (16, 8), (24, 16)])
+@pytest.mark.parametrize(("calls", "delay_ms"), [(1, 4), (10, 4), (16, 10), (24, 18)])
 def test_the_gate_is_shut_until_a_slow_host_has_queued_all_calls(calls, delay_ms):
     assert gate_delay_ms(calls) == pytest.approx(delay_ms)
     assert gate_delay_ms(calls) >= 0.2 * min(calls, 10) + 0.45 * max(0, calls - 10)
