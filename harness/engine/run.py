@@ -73,13 +73,14 @@ class Run(State):
             self._time_hidden()
 
     def _time_hidden(self) -> None:
-        """Shapes that follow from the secret in force, checked and timed in half the blocks.
+        """Shapes that follow from the secret in force, checked and timed in half the blocks or ten.
 
         Drawn when the suite's own are over: until its first call on one nobody knows it, no
         builder is told, and their secret is revealed with their rows.
         """
         cases = self.judge.hidden_cases(self.suite.cases, self.suite.hidden)
-        asked = {"cases": (*self.suite.cases, *cases), "blocks": max(5, self.suite.blocks // 2)}
+        blocks = min(max(5, self.suite.blocks // 2), 10)
+        asked = {"cases": (*self.suite.cases, *cases), "blocks": blocks}
         official, self.suite = self.suite.cases, self.suite.model_copy(update=asked)
         for name in self.workers:
             self._left_out(name, [self.record(name, case) for case in official], cases)

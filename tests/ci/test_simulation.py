@@ -776,7 +776,7 @@ FORGERIES: dict[str, tuple[Callable[[list[Result]], list[Result]], str]] = {
     ),
     "more blocks than anybody asks for": (
         lambda r: consistent([many_times(x, 20) for x in r]),
-        "more than 30 blocks",
+        "more than 48 blocks",
     ),
     "cooperative": (lambda r: one(r, integrity="cooperative/1"), "not judged"),
     "no walls": (lambda r: one(r, integrity="judged/0"), "'judged/0': not judged behind walls"),
@@ -794,7 +794,7 @@ FORGERIES: dict[str, tuple[Callable[[list[Result]], list[Result]], str]] = {
         lambda r: consistent(
             [x.model_copy(update={"samples": x.samples[:4], "blocks": 4}) for x in r]
         ),
-        "fewer than 10 blocks",
+        "fewer than 16 blocks",
     ),
     "faster than the chip": (
         lambda r: [a_fifth(x) if x.entry == "mine" else x for x in r],
@@ -814,7 +814,7 @@ FORGERIES: dict[str, tuple[Callable[[list[Result]], list[Result]], str]] = {
     ),
     "no gaps of the null kernel": (
         lambda r: everywhere(r, null_gaps_ms=()),
-        "fewer than 10 gaps of the null kernel",
+        "fewer than 16 gaps of the null kernel",
     ),
     "no readings of the chip": (
         lambda r: everywhere(r, telemetry=()),
