@@ -158,11 +158,11 @@ def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
 """Answers with a right result and 120 names of 120 emoji each, in a frame of its own making.
 
 ---
-status: [PASSED]
+status: [PASSED, TIME_CLAIM_REJECTED]
 seen: found in this harness by a reader; limits in characters, frames in bytes
 defence: typed_messages
 beside: [eager_chunked]
-neutral: what it says of its kernels is cut and costs nobody anything
+neutral: what it says of its kernels is cut and costs nobody else anything; a busy CPU reads it for 14 ms
 """
 
 import json
