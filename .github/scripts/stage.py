@@ -33,7 +33,16 @@ def main(argv: list[str] | None = None) -> int:
         print("refused: name a pull request by its number and a commit by all 40 digits")
         return 1
     git, repo = path_guard.git, args.repo
-    git(repo, "-c", "fetch.fsckObjects=true", "fetch", "--no-tags", "--quiet", args.remote, f"refs/pull/{args.pull}/head")
+    git(
+        repo,
+        "-c",
+        "fetch.fsckObjects=true",
+        "fetch",
+        "--no-tags",
+        "--quiet",
+        args.remote,
+        f"refs/pull/{args.pull}/head",
+    )
     head = git(repo, "rev-parse", "FETCH_HEAD").decode().strip()
     known = git(repo, "rev-list", "-n", "1000", head).decode().split()
     base = git(repo, "rev-parse", "HEAD").decode().strip()
