@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,15 @@ def test_anything_else_is_refused_by_both_sides(text):
     if isinstance(text, str):
         with pytest.raises(ValueError, match=r"."):
             evaluate(text, SIZES)
+
+
+@pytest.mark.parametrize("text", ["1if 1else 2", "'\\d'"])
+def test_what_is_refused_is_not_warned_of_too(text):
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        with pytest.raises(ValueError, match="is not allowed"):
+            check_expression(text)
+    assert not warned
 
 
 @pytest.mark.parametrize(
