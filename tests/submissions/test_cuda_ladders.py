@@ -42,20 +42,20 @@ SPILLING_RUNGS = {"01_naive.cu", "01_document.cu", "02_q_tiles_in_grid.cu", "03_
 #: same bytes compile alike again, so these are spared, but for a tenth of them each day.
 #: `python -m tests.submissions.test_cuda_ladders` compiles all and writes this anew.
 COMPILED = """\
-47e4468d94d3b64b40ebb8356c29683b fb7f4061169880a2f8568211912bec33 36adf5e81a7c825e36de90170242e27f
-d5fdfef408296c58475aca30d0df3b42 c05ba947465bf8ccddbe134019f3d600 bbdfe8a4f9023736f7b41956d2c6fa9d
-00c5de459ec3b28ec011ef7b612668fa 2743b0baba99c62833c4917a05e96554 c53a462743bdb834bf104734af0ffea9
-1f595f1ee1252fbf7f9d9c21f30de915 bf5b9e49385c2bcffcfe1d516022f427 50a4a980a0511204daa6d675b70c3ba7
-ad68821a67a03ce0991789abd8a50793 b26570f6d4758c29f0039a872f50f1d9 bdd79aafe386adc35991a4cad9982e89
-456f25bc20b8887bc78c4412a1a4ad16 9805d4501ca6ac7d46da4f97ff6414b3 e85b4cc650b0088d9c7375159ccf7d32
-918fe11c2367e8b993f2143df79d2125 b1e502c6a328562aefdde7c769dd3021 eb6e75e99a1c14572086e368123b1099
-c002a9c02b5cf1c577bda2e01bc93929 ce4d0b5b99f97de827aa176c97801fe5 8f2804d73debd80be9be15b42f869745
-89b1596cf6fa08d3294ea5c061a4215b a869e1fa47fba83935545192541f7720 bfd5bf5bfd3f8d86c27bd6446d869121
-faef38974c250d5323da7c67b9717de7 27024ec1bdebfaec2e24392b00868b54 6445b03da2a4a2c105b291e18035982e
-b0b0bca074a04201a098c8ff1d7b249d c9c947d0ce50dc52cbe081503ac7840a 2ade1ec28d7fa71d9f84b1b05ab4a722
-583934d2facc4e825126a9731fdf1782 023ca8eea21372e776f264202019a558 597effa95caeaa64587ab2fbea566bb2
-d403f3595bd9876a1b8ba5fe1e0a504e 91f66508bd7e83213b26d9e15f9fd2bc a7bc13ee3223c2d8e106fd51952d4910
-d35e0f70843f1fa13c97fc01a7527a88
+57bf86b74ea82c5eab5119930fe275d2 a89b3bcd9ddc195035a72eb2f8bd24d9 30a5c5b7fd3ded06c14751502af01466
+822cef6113d8f267ef1f4b774e0a89af 06ec1f8c085b51e24293694d3d370cf8 a03e5424a75f0fad8b55fa8c0cfa39ed
+2a44e4f50e3a0fcccc681fce2d68bb16 b4bb175d8fc5dc3de0c7c17c494c218c 98b13666d77be12c22012741eed3aab8
+73617d77143b36443b7f5277f6c198e3 163494279f7c05480d073ce98c0e96c6 e1122813a0133bc702bbc9247b506570
+de77f65b4117d01b99343b02f2eff8fa c9aa441ae41a15107dc21b789d245ee5 9e1595ff60c3945c85db135fa912c664
+b1a8f916bd58dbec5551a81d172a82db b7cd600a13db58079ed6790dcee60759 053db50512f58d3087b9e633a3f80118
+18424b067c8e545cc60ab11c78e6cbca 2c7fb90021e4d9fe36da1f39dcaaae5f 5c90dd8962fdf2c14467aca7e976e76d
+3bbdc73511ea11e3c3406adff8913ad0 9c665e7dfa44c1fe368f1a436087a9a4 07ad2d49b1fee22e7a56278a6068d6bb
+d724a197ebe37689a6b06c88e26df199 d2837f2e2f8da27e54c3fbd3a53d1a90 0e19de057ac29d8d25030e7bce17a412
+8971b17ab4c59fb4750281370fcc633c d3de462b1033665fc147d4e5ef373652 bc5250713689b3db8150268062ba200a
+6238c2638dc59be5c811343b5503c6c0 7062fb98fa1ab29767faa6569b22b3c2 ff5414b61235c6815437d2c9c9fb2c6d
+3ce460598ce395ea854baa509cf23fbd b0f913a9126431ba281ae8cc531d9ced fe0b970bf69f07da735ff948d9669901
+fe5450d930adc7ec58f594cc1a1e1425 c0b2aa03da0d8cf8638bbd79eddbc1ed 36cd65cfae67c0b7e502e6acfb4a12a8
+f2e149b9bb0fb50c0c7349e26381c851
 """
 DAYS = 10  # until each was compiled once more
 OUTSIDE = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS", "CPATH", "CPLUS_INCLUDE_PATH")
@@ -113,8 +113,7 @@ def spills(name: str, file: str, arch: str) -> dict[str, int]:
     names = sorted({name for name, _, _ in instances(launch)})
     source = SUBMISSIONS / name / file
     text = resources.instantiating_source(source, names)
-    log, _, kernels = resources.nvcc(text, arch, source.parent, launch["flags"])
-    reports = resources.parse_ptxas(log, kernels)
+    reports = resources.nvcc(text, arch, source.parent, launch["flags"])
     assert len(reports) == len(names)
     return {r.name: r.spill_store_bytes for r in reports if r.spill_store_bytes}
 
@@ -232,8 +231,7 @@ def compile_whole(folder, manifest, arch, tmp_path):
     else:
         names = sorted({name for name, _, _ in resources.instances(launch)})
         text = resources.instantiating_source(folder / manifest["entry"], names)
-        log, _, kernels = resources.nvcc(text, arch, folder, launch.get("flags", ()))
-        reports = resources.parse_ptxas(log, kernels)
+        reports = resources.nvcc(text, arch, folder, launch.get("flags", ()))
         assert len(reports) == len(names)
     assert reports, "no kernel was compiled"
     assert {r.name: r.warnings for r in reports if r.warnings} == {}

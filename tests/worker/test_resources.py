@@ -23,7 +23,11 @@ ptxas info    : Function properties for fast
     0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
 ptxas info    : Used 72 registers, used 1 barriers
 """
-BOTH = {"slow", "fast"}
+BOTH = {"slow": None, "fast": None}  # and the threads of a block, where the cubin says them
+CALLEE = """\
+ptxas info    : Function properties for callee
+    8 bytes stack frame, 16 bytes spill stores, 32 bytes spill loads
+"""
 IGNORED = (
     "ptxas info    : (C7508) Potential Performance Loss: 'setmaxnreg' ignored; "
     "unable to determine register count at entry.\n"
@@ -48,6 +52,15 @@ def test_spills_are_warned_about_and_silence_is_kept_otherwise():
     slow, fast = parse_ptxas(LOG, BOTH)
     assert "spills 60 bytes of stores, 64 of loads" in slow.warnings[0]
     assert fast.warnings == ()
+
+
+@pytest.mark.parametrize("log", [CALLEE + LOG, LOG + CALLEE, CALLEE + LOG + CALLEE])
+def test_what_a_callee_spills_counts_for_every_kernel(log):
+    """ptxas names it behind a kernel that calls it, and it was told as 0."""
+    slow, fast = parse_ptxas(log, BOTH)
+    assert (slow.stack_bytes, slow.spill_store_bytes, slow.spill_load_bytes) == (64, 76, 96)
+    assert (fast.stack_bytes, fast.spill_store_bytes, fast.spill_load_bytes) == (8, 16, 32)
+    assert [each.registers for each in (slow, fast)] == [168, 72]
 
 
 def test_an_ignored_setmaxnreg_is_a_warning():
@@ -101,6 +114,8 @@ def test_a_note_that_names_a_function_stays_there():
     slow, fast = parse_ptxas(text, BOTH)
     assert not slow.notes
     assert fast.notes == ("C7512: wgmma serialized",)
+    slow, fast = parse_ptxas(text.replace("'fast'\n", "'callee'\n"), BOTH)
+    assert slow.notes == fast.notes == ("C7512: wgmma serialized",)
 
 
 @pytest.mark.parametrize(
@@ -161,6 +176,60 @@ def test_nvcc_reports_names_threads_and_errors(tmp_path):
     with pytest.raises(resources.CudaSourceError) as caught:
         resources.build(tmp_path, "submission.py", None, tmp_path / "cache", ["sm_90a"])
     assert caught.value.line == 1
+
+
+SPILLING = """
+{} float f(const float* x, float* y, int n) {{
+  float v[200], s = 0;
+  #pragma unroll
+  for (int i = 0; i < 200; ++i) v[i] = x[i * n];
+  #pragma unroll 1
+  for (int r = 0; r < n; ++r)
+    #pragma unroll
+    for (int i = 0; i < 200; ++i) v[i] = v[i] * v[(i * 7 + 3) % 200] + x[r];
+  #pragma unroll
+  for (int i = 0; i < 200; ++i) s += v[i];
+  return y[0] = s;
+}}
+__global__ void {} k(const float* x, float* y, int n) {{ f(x, y, n); }}
+"""
+INLINE = SPILLING.format("static __device__ __forceinline__", "")
+
+
+@needs_nvcc
+@pytest.mark.parametrize("arch", resources.ARCHS)
+@pytest.mark.parametrize(
+    ("source", "registers"),
+    [
+        (SPILLING.format("__device__ __noinline__", "__launch_bounds__(1024)"), 64),
+        ("// build: -maxrregcount=32\n" + INLINE, 32),
+        ("// build: -Xptxas=-O1 --maxrregcount=40\n" + INLINE, 40),
+    ],
+)
+def test_what_spills_is_told(tmp_path, arch, source, registers):
+    """A callee's bytes were not, and ptxas was given none of the flags."""
+    (tmp_path / "k.cu").write_text(f"// promise: spills=0\n{source}")
+    (found,) = resources.build(tmp_path, "submission.py", None, tmp_path / "cache", [arch])
+    assert found.registers <= registers
+    assert min(found.spill_store_bytes, found.spill_load_bytes) > 0
+    assert found.broken
+
+
+@needs_nvcc
+@pytest.mark.parametrize("arch", resources.ARCHS)
+def test_threads_are_those_of_the_cubin(tmp_path, arch):
+    """A comment of inline PTX said others."""
+    (tmp_path / "k.cu").write_text(
+        "// promise: blocks=8 smem_bytes=0\n"
+        'extern "C" __global__ void __launch_bounds__(1024) big(float* y) {\n'
+        '  asm volatile("// .entry big( .maxntid 32");\n  y[threadIdx.x] = 1;\n}\n'
+        "__device__ __noinline__ float g(float x) { return x + 1; }\n"
+        "__device__ float (*of_no_kernel)(float) = g;\n"
+        'extern "C" __global__ void none() {}\n'
+    )
+    found = resources.build(tmp_path, "submission.py", None, tmp_path / "cache", [arch])
+    assert {each.name: each.threads for each in found} == {"big": 1024, "none": None}
+    assert [each.name for each in found if each.broken] == ["big"]
 
 
 @needs_nvcc
@@ -264,7 +333,7 @@ def test_what_breaks_a_promise(promises: dict[str, int], blocks: int | None, cou
     ],
 )
 def test_a_block_that_no_gpu_launches_is_its_author_s_to_mend(monkeypatch, numbers, said):
-    monkeypatch.setattr(resources, "_compile_plain", lambda *_: ({}, "", frozenset()))
+    monkeypatch.setattr(resources, "_compile_plain", lambda *_: ({}, []))
     kernel = {"name": "f<{D}>", "headdims": [64], "grid": [1], "block": [32], "args": ["q"]}
     with pytest.raises(CudaSourceError) as caught:
         resources.build(resources.Path(), "k.cu", {"kernels": [{**kernel, **numbers}]}, None)

@@ -87,11 +87,6 @@ class Compiled:
         """Name expression -> symbol, of all programs."""
         return {name: symbol for each in self.programs for name, symbol in each.symbols.items()}
 
-    @property
-    def log(self) -> str:
-        """All that was said."""
-        return "\n".join(each.log for each in self.programs)
-
     def holding(self, name: str) -> Program:
         """The program with the kernel instance `name`."""
         return next(each for each in self.programs if name in each.symbols)

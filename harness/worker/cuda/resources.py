@@ -1,9 +1,9 @@
 """What the compiler made of a CUDA submission: registers, shared memory, spills, stack, occupancy.
 
-Everything is read from what ptxas says (`-v`), through NVRTC for a plain .cu and through nvcc for
-the .cu files of an extension. A pragma of the source can add lines to that, and take none away:
-what the cubin does not hold is left out, and of two lines on one kernel the worse counts. No GPU is
-needed; NVRTC or nvcc is.
+Everything is read from the cubin and from what ptxas says (`-v`) of it, through NVRTC for a plain
+.cu and through nvcc for the .cu files of an extension. A pragma of the source can add lines to
+that, and take none away: kernels are those of the cubin, and of two lines on one function the worse
+counts. No GPU is needed; NVRTC or nvcc is.
 
 `run.py build` asks for it behind the walls, for the compiler reads what a stranger wrote:
 `python -m harness.worker.cuda.resources --fd N`. One message asks; each kernel is an answer of its
@@ -20,7 +20,8 @@ import struct
 import subprocess
 import sys
 import tempfile
-from collections.abc import Collection, Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -31,7 +32,6 @@ from harness.catalog import compiler_flags
 from harness.errors import WireError
 from harness.measure import gpu_specs
 from harness.process import process_tree, wire
-from harness.worker.cuda import promises as cuda_promises
 from harness.worker.cuda.counters import short_name
 from harness.worker.cuda.instances import evaluate, instances
 from harness.worker.cuda.nvrtc import (
@@ -42,7 +42,7 @@ from harness.worker.cuda.nvrtc import (
     compile_source,
     read_source,
 )
-from harness.worker.cuda.promises import builds_of
+from harness.worker.cuda.promises import broken, builds_of
 
 ARCHS = ("sm_80", "sm_90a")
 # sizes the expressions of a manifest are evaluated at; only the grid depends on them in practice
@@ -77,7 +77,7 @@ class KernelReport:
         """Promises that it does not keep."""
         spills = self.spill_store_bytes + self.spill_load_bytes
         found = {"registers": self.registers, "spills": spills, "warnings": len(self.notes)}
-        return cuda_promises.broken(self.promises, found, self.blocks_per_sm)
+        return broken(self.promises, found, self.blocks_per_sm)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -94,51 +94,69 @@ class KernelReport:
 # --- reading ptxas -------------------------------------------------------------------------------
 
 
-def kernels_of(cubin: bytes) -> frozenset[str]:
-    """Names of the functions in an ELF file of 64 bits, from its sections `.text.NAME`."""
+def kernels_of(cubin: bytes) -> dict[str, int | None]:
+    """The kernels in an ELF file of 64 bits, with the threads of a block where one bounds them.
+
+    Only what is launched has parameters, in `.nv.constant0.NAME`.
+    """
     (table,) = struct.unpack_from("<Q", cubin, 0x28)
     size, count, names = struct.unpack_from("<HHH", cubin, 0x3A)
-    heads = [struct.unpack_from("<IIQQQ", cubin, table + i * size) for i in range(count)]
-    strings = heads[names][4]
-    sections = (cubin[strings + head[0] : cubin.index(b"\0", strings + head[0])] for head in heads)
-    code = b".text."
-    return frozenset(name.removeprefix(code).decode() for name in sections if name.startswith(code))
+    heads = [struct.unpack_from("<IIQQQQ", cubin, table + i * size) for i in range(count)]
+    starts = [heads[names][4] + head[0] for head in heads]
+    texts = [cubin[start : cubin.index(b"\0", start)].decode() for start in starts]
+    sections = {text: cubin[h[4] : h[4] + h[5]] for text, h in zip(texts, heads, strict=True)}
+    kernels = [text.split(".", 3)[3] for text in texts if text.startswith(".nv.constant0.")]
+    return {name: _threads(sections.get(f".nv.info.{name}", b"")) for name in kernels}
 
 
-#: What ptxas says of a kernel; nothing means 0.
-SAID = {
-    "registers": r"Used (\d{1,9}) registers",
-    "stack_bytes": r"\b(\d{1,9}) bytes stack frame",
-    "spill_store_bytes": r"\b(\d{1,9}) bytes spill stores",
-    "spill_load_bytes": r"\b(\d{1,9}) bytes spill loads",
-    "smem_static_bytes": r"\b(\d{1,9}) bytes smem",
+def _threads(info: bytes) -> int | None:
+    """The extent in `.nv.info.NAME`: attribute 5 of __launch_bounds__, 16 of __block_size__."""
+    at = 0
+    while at < len(info):
+        form, attribute, size = struct.unpack_from("<BBH", info, at)
+        if form == 4 and attribute in {5, 16}:
+            return int(math.prod(struct.unpack_from("<III", info, at + 4)))
+        at += 4 + (size if form == 4 else 0)  # others have their value in place of the size
+    return None
+
+
+#: What ptxas says of a kernel, and of any function; nothing means 0.
+OF_KERNEL = {"registers": "registers", "smem_static_bytes": "bytes smem"}
+OF_FUNCTION = {
+    "stack_bytes": "bytes stack frame",
+    "spill_store_bytes": "bytes spill stores",
+    "spill_load_bytes": "bytes spill loads",
 }
+SAID = (
+    r"Compiling entry function '([^'\s]+)' for '(\w+)'|Function properties for (\S+)"
+    rf"|\b(\d{{1,9}}) ({'|'.join([*OF_KERNEL.values(), *OF_FUNCTION.values()])})"
+)
+NOTED = r"\((C75\d\d)\)[^:\n]*:\s*(.*?)(?: in (?:the )?function '([^']+)')?\.?$"
 
 
-def parse_ptxas(log: str, kernels: Collection[str]) -> list[KernelReport]:
-    """Those of `kernels` that ptxas names, in order; text between two belongs to the first.
+def parse_ptxas(log: str, kernels: Mapping[str, int | None]) -> list[KernelReport]:
+    """Those of `kernels` that ptxas names, in order; of what is said twice the greatest counts.
 
-    Of a kernel that is named twice every number is the greatest that is said.
+    Nobody says who calls a function that is no kernel: it counts for every kernel of the log.
     """
-    found: dict[str, KernelReport] = {}
-    parts = re.split(r"Compiling entry function '([^']+)' for '(\w+)'", log)
-    for symbol, arch, text in zip(parts[1::3], parts[2::3], parts[3::3], strict=True):
-        if symbol not in kernels:
-            continue
-        numbers: dict[str, Any] = {
-            name: int(next(iter(re.findall(said, text)), 0)) for name, said in SAID.items()
-        }
-        if symbol in found:
-            numbers = {name: max(numbers[name], getattr(found[symbol], name)) for name in SAID}
-        found[symbol] = KernelReport(symbol, arch, **numbers)
-    reports = list(found.values())
-    for code, said, symbol in re.findall(
-        r"\((C75\d\d)\)[^:\n]*:\s*(.*?)(?: in (?:the )?function '([^']+)')?\.?$", log, re.MULTILINE
-    ):
-        note = f"{code}: {said.strip()}"
-        reports = [
-            replace(r, notes=(*r.notes, note)) if symbol in ("", r.name) else r for r in reports
-        ]
+    archs: dict[str, str] = {}
+    found: Counter[tuple[str, str]] = Counter()
+    kernel = function = ""
+    for entry, arch, named, number, what in re.findall(SAID, log):
+        kernel, function = entry or kernel, entry or named or function
+        archs.setdefault(kernel, arch)
+        if what:
+            whose = what, kernel if what in OF_KERNEL.values() else function
+            found[whose] = max(found[whose], int(number))
+    called = {function for _, function in found} - {*kernels, ""}
+    notes = [(f"{c}: {said.strip()}", of) for c, said, of in re.findall(NOTED, log, re.MULTILINE)]
+    reports = []
+    for name in filter(kernels.__contains__, archs):
+        numbers: dict[str, Any] = {key: found[what, name] for key, what in OF_KERNEL.items()}
+        for key, what in OF_FUNCTION.items():
+            numbers[key] = sum(found[what, each] for each in (name, *called))
+        own = tuple(note for note, of in notes if of == name or of not in kernels)
+        reports.append(KernelReport(name, archs[name], **numbers, threads=kernels[name], notes=own))
     return reports
 
 
@@ -202,22 +220,17 @@ def archs_for(capability: str) -> tuple[str, ...]:
 
 
 def _build_plain(source: Source) -> list[KernelReport]:
-    symbols, log, kernels = _compile_plain(source)
-    shapes: dict[str, tuple[str, int | None, int | None]] = {}
-    for name, kernel, case in instances(source.launch):
-        shapes[symbols.get(name, name)] = (name, *_block_of(name, kernel, case["headdim"]))
+    symbols, compiled = _compile_plain(source)
+    shapes = {
+        symbols.get(name, name): {"name": name, **_block_of(name, kernel, case["headdim"])}
+        for name, kernel, case in instances(source.launch)
+    }
     promises = builds_of(read_source(source.folder / source.entry), source.entry)[0].promises
-    reports = []
-    for report in parse_ptxas(log, kernels):
-        name, block, dynamic = shapes.get(report.name, (report.name, None, None))
-        reports.append(
-            replace(report, name=name, threads=block, smem_dynamic_bytes=dynamic, promises=promises)
-        )
-    return reports
+    return [replace(r, promises=promises, **shapes.get(r.name, {})) for r in compiled]
 
 
-def _block_of(name: str, kernel: Mapping[str, Any], headdim: int) -> tuple[int, int]:
-    """(threads, bytes of dynamic shared memory); CudaSourceError where no block has so many."""
+def _block_of(name: str, kernel: Mapping[str, Any], headdim: int) -> dict[str, Any]:
+    """Threads and dynamic shared memory; CudaSourceError where no block has so many."""
     sizes = {**SIZES, "D": headdim}
     try:
         block = [evaluate(extent, sizes) for extent in kernel["block"]]
@@ -227,23 +240,23 @@ def _block_of(name: str, kernel: Mapping[str, Any], headdim: int) -> tuple[int, 
             raise ValueError(f"block {block}, smem_bytes {smem} at D = {headdim}: {need}")
     except ValueError as cause:
         raise CudaSourceError("INVALID_SUBMISSION", f"launch: {name}: {cause}") from None
-    return math.prod(block), smem
+    return {"threads": math.prod(block), "smem_dynamic_bytes": smem}
 
 
-def _compile_plain(source: Source) -> tuple[dict[str, str], str, frozenset[str]]:
-    """Symbols by name, what was said, the kernels: by NVRTC, or by nvcc where that is not there."""
+def _compile_plain(source: Source) -> tuple[dict[str, str], list[KernelReport]]:
+    """Symbols by name, the kernels: by NVRTC, or by nvcc where that is not there."""
     try:
         compiled = compile_source(source)
     except CudaSourceError as error:
         if error.status != "UNAVAILABLE":
             raise
     else:
-        cubins = [program.cubin.read_bytes() for program in compiled.programs]
-        return compiled.symbols, compiled.log, frozenset().union(*map(kernels_of, cubins))
+        each = (parse_ptxas(p.log, kernels_of(p.cubin.read_bytes())) for p in compiled.programs)
+        return compiled.symbols, list({r.name: r for some in each for r in some}.values())
     names = sorted({name for name, _, _ in instances(source.launch)})
     text = instantiating_source(source.folder / source.entry, names)
-    log, _, kernels = nvcc(text, source.arch, source.folder, source.launch.get("flags", ()))
-    return {name: _symbol_of(name, sorted(kernels)) for name in names}, log, kernels
+    reports = nvcc(text, source.arch, source.folder, source.launch.get("flags", ()))
+    return {name: _symbol_of(name, sorted(r.name for r in reports)) for name in names}, reports
 
 
 def instantiating_source(source: Path, names: Iterable[str]) -> str:
@@ -274,32 +287,22 @@ def _demangled(symbols: Iterable[str]) -> dict[str, str]:
 
 def _build_with_nvcc(source: Path, arch: str) -> list[KernelReport]:
     text = read_source(source)
-    reports: list[KernelReport] = []
-    for build in builds_of(text, source.name):
-        log, ptx, kernels = nvcc(text, arch, source.parent, build.flags, name=source.name)
-        threads = {
-            symbol: int(x) * int(y or 1) * int(z or 1)
-            for symbol, x, y, z in re.findall(
-                r"\.entry (\w+)\([^{]*?\.maxntid (\d{1,9})(?:, (\d{1,9}))?(?:, (\d{1,9}))?", ptx
-            )
-        }
-        reports += [
-            replace(
-                report,
-                name=" ".join([short_name(_demangled([report.name])[report.name]), *build.flags]),
-                threads=threads.get(report.name),
-                smem_dynamic_bytes=build.promises.get("smem_bytes"),
-                promises=build.promises,
-            )
-            for report in parse_ptxas(log, kernels)
-        ]
-    return reports
+    return [
+        replace(
+            report,
+            name=" ".join([short_name(_demangled([report.name])[report.name]), *build.flags]),
+            smem_dynamic_bytes=build.promises.get("smem_bytes"),
+            promises=build.promises,
+        )
+        for build in builds_of(text, source.name)
+        for report in nvcc(text, arch, source.parent, build.flags, name=source.name)
+    ]
 
 
 def nvcc(
     text: str, arch: str, include: Path, flags: Iterable[str], name: str = "kernel.cu"
-) -> tuple[str, str, frozenset[str]]:
-    """Compiles `text`; ptxas' log, the PTX, the kernels' names. One front-end pass serves all."""
+) -> list[KernelReport]:
+    """Compiles `text` to a cubin, as an extension is: each of `flags` goes where nvcc takes it."""
     if (compiler := shutil.which("nvcc")) is None:
         raise CudaSourceError(
             "UNAVAILABLE",
@@ -307,23 +310,17 @@ def nvcc(
             "(plain .cu), or install a CUDA toolkit with nvcc (extensions)",
         )
     with tempfile.TemporaryDirectory() as scratch:
-        source, ptx, cubin = (Path(scratch) / n for n in (name, "kernel.ptx", "kernel.cubin"))
+        source, cubin = Path(scratch, name), Path(scratch, "kernel.cubin")
         source.write_text(text, encoding="utf-8", errors=BYTES_KEPT)
         own = compiler_flags.placed(flags, include)
-        options = [f"-arch={arch}", "-std=c++17", f"-I{include}", *own]
-        here = f"{scratch}/", f"{include}/"  # what it says of its copy is meant of the file there
-        _run([compiler, *options, "-ptx", "-o", str(ptx), str(source)], name, here)
-        ptxas = str(Path(compiler).resolve().with_name("ptxas"))
-        log = _run([ptxas, f"-arch={arch}", "-v", "-o", str(cubin), str(ptx)], name, here)
-        return log, ptx.read_text(), kernels_of(cubin.read_bytes())
-
-
-def _run(command: list[str], entry: str, place: tuple[str, str]) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
-    log = (done.stdout + done.stderr).replace(*place)
-    if done.returncode:
-        raise compile_error(log, entry)
-    return log
+        options = [f"-arch={arch}", "-std=c++17", f"-I{include}", *own, "-Xptxas=-v", "-cubin"]
+        kept = ["-keep", f"-keep-dir={scratch}"]  # so that its own files have names to be told by
+        command = [compiler, *options, *kept, "-o", str(cubin), str(source)]
+        done = subprocess.run(command, capture_output=True, errors="replace", check=False)
+        log = (done.stdout + done.stderr).replace(f"{scratch}/", f"{include}/")  # the file it is of
+        if done.returncode:
+            raise compile_error(log, name)
+        return parse_ptxas(log, kernels_of(cubin.read_bytes()))
 
 
 # --- the page ------------------------------------------------------------------------------------
