@@ -70,7 +70,7 @@ def run_block(state: State, case: Case, block: Block) -> None:
             if state.quiet.watches and reply.rest_ms > REST_MS:  # it may have heated the chip
                 time.sleep(min(REST_SHARE * reply.rest_ms / 1e3, MOST_REST_S))
             if reply.rest_ms > state.facts.tolerance.rest_ms and block.index is not None:
-                restless += _strike(state, name, case)
+                restless += [name] if _strike(state, name, case) else []
         woken += end_woken(state, case)
         if strangers := state.quiet.strangers(state.workers.values()):
             why = f"process {', '.join(strangers)} took the GPU"
@@ -104,20 +104,20 @@ def _forget(state: State, case: Case, block: Block, why: str, counts: dict[str, 
         known.samples[:] = [sample for sample in known.samples if sample.block != block.index]
 
 
-def _strike(state: State, name: str, case: Case) -> list[str]:
-    """Its block counts for nobody: the chip is hot for who comes next. Who goes on so is out.
+def _strike(state: State, name: str, case: Case) -> bool:
+    """Whether its block counts for nobody: the chip is hot for who comes next. Often: it is out.
 
-    A baseline's own time tells if it was disturbed.
+    Of a baseline its own time tells if it was disturbed.
     """
     known = state.record(name, case)
     if known.entrant.kind is not Kind.SUBMISSION or known.status is not None:
-        return []
+        return False
     known.restless += 1
     if known.restless > max(1, state.facts.tolerance.late_share * state.suite.blocks):
         limit = f"{state.facts.tolerance.rest_ms:.0f} ms"
         why = f"kept the machine for more than {limit} beside its calls, in {known.restless} bursts"
         known.fail(Status.TIME_CLAIM_REJECTED, why)
-    return [name]
+    return True
 
 
 def to_compare(state: State, name: str, case: Case) -> bool:
@@ -195,27 +195,26 @@ def hold_alone(state: State, case: Case, names: Iterable[str]) -> None:
     """
     if math.isinf(state.facts.tolerance.alone_pct):
         return
-    asked = [name for name in names if name != state.roles.null]
-    alone_ms: dict[str, list[float]] = {name: [] for name in asked}
-    for number in range(ALONE):
-        for name in shuffled(asked, state.rng):
-            if state.record(name, case).status is None:
-                probe = Probe(case, "normal", state.problem.kwargs(case))
-                label = f"alone/{case.name}/{number}/{state.rng.getrandbits(64):x}"
-                reply = run_burst(
-                    state, name, Question(probe, label, 1, timed=True), state.limits.burst_s
-                )
-                if reply is not None and reply.status is Status.PASSED:
-                    alone_ms[name].append(reply.t2_ms)
-                elif reply is not None:
-                    state.record(name, case).fail(reply.status, f"{reply.message} (one call)")
-    for name in asked:
+    probe = Probe(case, "normal", state.problem.kwargs(case))
+    t2_ms: dict[str, list[float]] = {name: [] for name in names if name != state.roles.null}
+    for name in [each for _ in range(ALONE) for each in shuffled(list(t2_ms), state.rng)]:
         known = state.record(name, case)
+        if known.status is not None:
+            continue
+        question = Question(probe, f"alone/{case.name}/{len(t2_ms[name])}", 1, timed=True)
+        reply = run_burst(state, name, question, state.limits.burst_s)
+        if reply is not None and reply.status is Status.PASSED:
+            t2_ms[name].append(reply.t2_ms)
+        elif reply is not None:
+            known.fail(reply.status, f"{reply.message} (one call)")
+    for name, mine in t2_ms.items():
+        known = state.record(name, case)
+        if known.status is not None or known.entrant.kind is not Kind.SUBMISSION:
+            continue
         pace, paced = pace_of(state.trusted(case), known.samples)
-        if known.status is None and alone_ms[name] and alone_ms.get(pace) and paced:
-            alone = (alone_ms[name], alone_ms[pace])
-            why = overlapping(known.samples, paced, alone, state.facts.tolerance)
-            if why and known.entrant.kind is Kind.SUBMISSION:
+        if paced and mine and (trusted := t2_ms.get(pace)):
+            alone = (mine, trusted)
+            if why := overlapping(known.samples, paced, alone, state.facts.tolerance):
                 known.fail(Status.TIME_CLAIM_REJECTED, why)
 
 
