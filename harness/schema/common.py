@@ -64,9 +64,8 @@ def _ctrl_c_as_it_is() -> Iterator[None]:
     try:
         yield
     except PydanticSerializationError as error:
-        if f"`{Shaped._as_before.__name__}`: KeyboardInterrupt" in str(
-            error
-        ):  # JSON's has no cause
+        told = f"`{Shaped._as_before.__name__}`: KeyboardInterrupt" in str(error)
+        if told:  # not by its cause, which JSON's has not
             raise KeyboardInterrupt from None
         raise
 

@@ -116,9 +116,7 @@ class Sample(Frozen):
     late: bool = False  # T2 disturbed (or T1 short) in this burst; shown, not scored
     sm_mhz: Count = 0  # SM clock right behind the turn, 0 where nobody can tell
     energy_j: Finite | None = None  # of old records: NVML's counter over the whole turn
-    rest_ms: Length = (
-        0.0  # of its turn, before it was ready and behind its calls until it was locked
-    )
+    rest_ms: Length = 0.0  # of its turn, until it was ready and behind its calls until locked
 
     @property
     def t1_ms(self) -> float:
