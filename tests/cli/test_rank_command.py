@@ -252,21 +252,23 @@ def test_git_ignores_a_cpus_board() -> None:
     assert told.stdout.splitlines() == list(map(str, shown))
 
 
-@pytest.mark.parametrize(("owners", "code"), [("", 1), ("owners: [octo]\n", 0)])
-def test_old_figures_in_the_notes_of_somebody_else_do_not_fail_the_check(
-    owners: str,
-    code: int,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+@pytest.fixture
+def of_mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A project with records of `mine`; the words that rank them."""
     monkeypatch.setattr(publish, "base", lambda: tmp_path)
     for one in run_of({"mine": 0.9}):
         record.append(tmp_path / "results", one)
+    return ["rank", "--results", str(tmp_path / "results")]
+
+
+@pytest.mark.parametrize(("owners", "code"), [("", 1), ("owners: [octo]\n", 0)])
+def test_old_figures_in_the_notes_of_somebody_else_do_not_fail_the_check(
+    owners: str, code: int, tmp_path: Path, of_mine: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     notes = tmp_path / "submissions" / "mine" / "NOTES.md"
     notes.parent.mkdir(parents=True)
     notes.with_name("manifest.yaml").write_text(f"name: mine\n{owners}")
-    args = main.parse_args(["rank", "--results", str(tmp_path / "results")])
+    args = main.parse_args(of_mine)
     question = "<!-- board fa3: mine -->"
     notes.write_text(f"{question}old<!-- end -->\n")
     command.run(args)  # writes what is asked for, whoever asks
@@ -296,58 +298,46 @@ def link(manifest: Path, target: Path) -> None:
     ],
 )
 def test_notes_beside_a_manifest_that_cannot_be_read_are_nobodys(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoil: Callable[[Path], object]
+    tmp_path: Path, of_mine: list[str], spoil: Callable[[Path], object]
 ) -> None:
     """One of 1 TiB ended the check as a fault of the harness; a log of the kernel never ended."""
-    monkeypatch.setattr(publish, "base", lambda: tmp_path)
-    for one in run_of({"mine": 0.9}):
-        record.append(tmp_path / "results", one)
     notes = tmp_path / "submissions" / "mine" / "NOTES.md"
     notes.parent.mkdir(parents=True)
     spoil(notes.with_name("manifest.yaml"))
-    words = ["rank", "--results", str(tmp_path / "results")]
     notes.write_text("<!-- board fa3: mine -->old<!-- end -->")
-    assert command.run(main.parse_args(words)) == 0
+    assert command.run(main.parse_args(of_mine)) == 0
     notes.write_text("<!-- board fa3: mine -->old<!-- end -->")
-    assert command.run(main.parse_args([*words, "--check"])) == 1
+    assert command.run(main.parse_args([*of_mine, "--check"])) == 1
 
 
 def test_the_name_of_a_page_is_no_line_of_ours(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, of_mine: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(publish, "base", lambda: tmp_path)
-    for one in run_of({"mine": 0.9}):
-        record.append(tmp_path / "results", one)
     page = tmp_path / "x\n::error::forged\nPASSED ##[error].md"
     page.write_text("<!-- board fa3: mine -->old<!-- end -->")
-    words = ["rank", "--results", str(tmp_path / "results")]
     for more in (["--check"], [], ["--check"]):
-        command.run(main.parse_args([*words, *more]))
+        command.run(main.parse_args([*of_mine, *more]))
     out, err = capsys.readouterr()
     assert not re.search(r"^(::|PASSED)|##\[", out + err, re.MULTILINE)
 
 
 def test_documents_that_quote_the_board_are_written_and_checked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, of_mine: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(publish, "base", lambda: tmp_path)
-    for one in run_of({"mine": 0.9}):
-        record.append(tmp_path / "results", one)
     quote = "<!-- board fa3: mine -->{}<!-- end -->"
     (tmp_path / "submissions" / "mine").mkdir(parents=True)
     notes = tmp_path / "submissions" / "mine" / "NOTES.md"
     for path in (tmp_path / "README.md", notes):
         path.write_text(quote.format("1.0"))
     (tmp_path / "SECURITY.md").write_text("quotes nothing")
-    words = ["rank", "--results", str(tmp_path / "results")]
-    args = main.parse_args(words)
+    args = main.parse_args(of_mine)
     assert command.run(args) == 0
     assert re.fullmatch(quote.format(r"\d+\.\d / \d+\.\d / \d+\.\d"), notes.read_text())
     assert "board fa3: mine" not in (tmp_path / "leaderboard.html").read_text()
-    assert command.run(main.parse_args([*words, "--check"])) == 0
+    assert command.run(main.parse_args([*of_mine, "--check"])) == 0
     (tmp_path / "README.md").write_text(quote.format("900.0 / 900.0 / 900.0"))
     capsys.readouterr()
-    assert command.run(main.parse_args([*words, "--check"])) == 1
+    assert command.run(main.parse_args([*of_mine, "--check"])) == 1
     out, err = capsys.readouterr()
     assert "README.md: not what the records give" in err
     assert "900.0" in out

@@ -207,6 +207,15 @@ class Bench:
         told = {"status": Status.PASSED, "calls_ms": self.calls_ms, "t2_ms": 3.0, "rest_ms": 0.4}
         return BurstReport.model_validate(told)
 
+    def takes_beside_its_calls(self, rest_ms: float, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Have `mine` do something for so long before its calls or behind them."""
+
+        def run_burst(state: State, name: str, *_: object, **__: object) -> BurstReport:
+            reply = self.run_burst(state, name)
+            return reply.model_copy(update={"rest_ms": rest_ms}) if name == "mine" else reply
+
+        monkeypatch.setattr(timing, "run_burst", run_burst)
+
     def wake(self, name: str) -> None:
         """Have what `name` started run on in the turns of others."""
         self.state.workers[name].child.ran_paused.return_value = "it ran"  # type: ignore[attr-defined]
@@ -226,11 +235,7 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
 def test_a_report_that_no_row_can_hold_is_its_senders_fault(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def endless(state: State, name: str, *_: object, **__: object) -> BurstReport:
-        reply = bench.run_burst(state, name)
-        return reply.model_copy(update={"rest_ms": 2e7}) if name == "mine" else reply
-
-    monkeypatch.setattr(timing, "run_burst", endless)
+    bench.takes_beside_its_calls(2e7, monkeypatch)
     bench.run(0)
     bench.run(1)
     assert bench.state.record("mine", CASE).status is Status.BROKE_THE_RUN
@@ -241,12 +246,7 @@ def test_who_keeps_the_machine_beside_its_calls_costs_nobody_a_block_and_goes(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """300 ms of products before it was ready: the chip ran at 1470 MHz for who came next."""
-
-    def hot(state: State, name: str, *_: object, **__: object) -> BurstReport:
-        reply = bench.run_burst(state, name)
-        return reply.model_copy(update={"rest_ms": 60.0}) if name == "mine" else reply
-
-    monkeypatch.setattr(timing, "run_burst", hot)
+    bench.takes_beside_its_calls(60.0, monkeypatch)
     bench.run(0)
     assert bench.blocks_of("base") == bench.blocks_of("mine") == []
     assert bench.state.woken == {"c": 1}
