@@ -15,7 +15,7 @@ from harness.engine.burst import settle
 from harness.engine.events import Progress
 from harness.engine.run_state import State
 from harness.engine.sustain import sustain
-from harness.engine.timing import clock_verdict, hold_alone, intervals, repeat_disturbed, run_block
+from harness.engine.timing import clock_verdict, intervals, repeat_disturbed, run_block
 from harness.measure import stopping
 from harness.measure.plan import Block, further_block, plan_case
 from harness.measure.verdict import class_of
@@ -50,7 +50,8 @@ class AdaptiveRun:
             if not (names := [name for name in state.workers if state.may_run(name, case)]):
                 continue
             soonest = looks[0] if looks[0] < state.suite.blocks else None
-            blocks = plan_case(state.suite, case, state.problem, names, state.rng, soonest)
+            asked = (state.suite, case, state.problem, names, state.rng, soonest)
+            blocks = plan_case(*asked, state.facts.tolerance.alone_blocks)
             self.lanes.append(CaseProgress(case, blocks, next_index=state.suite.blocks))
             self.active |= set(names)
         for name in self.active & set(self.shown):
@@ -89,8 +90,6 @@ class AdaptiveRun:
             if not self._advance_to(look):
                 end = f"time limit of {self.state.rule.time_limit_s:g} s"
                 break
-            for lane in self.lanes if number == 1 else ():
-                hold_alone(self.state, lane.case, self.running)
             if whole := look >= self.state.suite.blocks:
                 self._finish_plan()
             if self.state.rule.race is not None:

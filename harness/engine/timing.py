@@ -1,25 +1,23 @@
 """The blocks of one case: each turn on secret inputs of its own, in an order that none foresees."""
 
-import math
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from harness.engine.burst import Question, blamed, end_overdue, end_woken, run_burst, settle
 from harness.engine.events import Progress
 from harness.engine.processes.judge_client import BurstOptions
 from harness.engine.run_state import State
-from harness.measure import stats
+from harness.measure import stats, verdict
 from harness.measure.plan import Block, plan_case, shuffled
 from harness.measure.stopping import level_of
-from harness.measure.two_clocks import OVERTOLD, ClockCheck, check_clocks, overlapping
-from harness.measure.verdict import pace_of
+from harness.measure.two_clocks import OVERTOLD, ClockCheck
 from harness.problems.base import Probe
 from harness.process.messages import BurstReport
 from harness.schema import LEAST_MS, Case, Kind, Sample, Status, times_ms
 
 EXTRA_SHARE = 0.5  # disturbed blocks are repeated, up to this share of the plan
 REST_MS, REST_SHARE, MOST_REST_S = 5.0, 4.0, 0.3  # of who takes longer beside its calls
-ALONE = 5  # bursts of one call behind the blocks of a case
 STRANGER_WAIT_S = 10.0  # for a process of nobody's to leave the GPU
 
 
@@ -27,7 +25,8 @@ def time_case(state: State, case: Case) -> None:
     """All blocks of one case, the disturbed ones again."""
     settle(state)
     names = [name for name in state.workers if state.may_run(name, case)]
-    blocks = plan_case(state.suite, case, state.problem, names, state.rng)
+    asked = (state.suite, case, state.problem, names, state.rng, None)
+    blocks = plan_case(*asked, state.facts.tolerance.alone_blocks)
     started = time.monotonic()
     timed = 0
     for number, block in enumerate(blocks):
@@ -39,7 +38,6 @@ def time_case(state: State, case: Case) -> None:
         now = Progress(case.name, timed, state.suite.blocks, eta_s, intervals(state, case))
         state.observer.block(now)
     repeat_disturbed(state, case, names)
-    hold_alone(state, case, names)
 
 
 def run_block(state: State, case: Case, block: Block) -> None:
@@ -60,17 +58,11 @@ def run_block(state: State, case: Case, block: Block) -> None:
     for name in alive:
         if state.record(name, case).status is not None:
             continue  # since this block began
-        preheat_ms = 0 if name == state.roles.null else state.suite.heat_ms
-        compare = block.timed and to_compare(state, name, case)
-        options = BurstOptions(preheat_ms=preheat_ms, compare=compare)
-        reply = run_burst(state, name, question, state.limits.burst_s, options)
-        if reply is not None:
-            with blamed(state, name):
-                _take(state, name, case, block, reply)
-            if state.quiet.watches and reply.rest_ms > REST_MS:  # it may have heated the chip
-                time.sleep(min(REST_SHARE * reply.rest_ms / 1e3, MOST_REST_S))
-            if reply.rest_ms > state.facts.tolerance.rest_ms and block.index is not None:
-                restless += [name] if _strike(state, name, case) else []
+        rest_ms = _turn(state, name, case, block, question)
+        if state.quiet.watches and rest_ms > REST_MS:  # it may have heated the chip
+            time.sleep(min(REST_SHARE * rest_ms / 1e3, MOST_REST_S))
+        if rest_ms > state.facts.tolerance.rest_ms and block.index is not None:
+            restless += [name] if _strike(state, name, case) else []
         woken += end_woken(state, case)
         if strangers := state.quiet.strangers(state.workers.values()):
             why = f"process {', '.join(strangers)} took the GPU"
@@ -81,6 +73,23 @@ def run_block(state: State, case: Case, block: Block) -> None:
         _forget(state, case, block, f"{', '.join(woken or restless)} {why}", state.woken)
     if block.timed:
         state.telemetry.setdefault(case.name, []).append(state.monitor.snapshot(len(strangers)))
+
+
+def _turn(state: State, name: str, case: Case, block: Block, question: Question) -> float:
+    """A burst, and in some blocks one of a single call; how long it took beside them, ms."""
+    preheat_ms = 0 if name == state.roles.null else state.suite.heat_ms
+    compare = block.timed and to_compare(state, name, case)
+    options = BurstOptions(preheat_ms=preheat_ms, compare=compare)
+    reply = run_burst(state, name, question, state.limits.burst_s, options)
+    if reply is None:
+        return 0.0
+    single = None
+    if block.alone and name != state.roles.null and reply.status is Status.PASSED:
+        one_call = replace(question, label=f"{question.label}/alone", calls=1)
+        single = run_burst(state, name, one_call, state.limits.burst_s)
+    with blamed(state, name):
+        _take(state, name, case, block, reply, single)
+    return max(told.rest_ms for told in (reply, single) if told)
 
 
 def _wait_until_alone(state: State) -> list[str]:
@@ -132,16 +141,24 @@ def to_compare(state: State, name: str, case: Case) -> bool:
     return state.rng.randrange(len(state.record(name, case).samples) + 1) == 0
 
 
-def _take(state: State, name: str, case: Case, block: Block, reply: BurstReport) -> None:
-    """Keep one burst's sample, or its failure."""
+def _take(
+    state: State,
+    name: str,
+    case: Case,
+    block: Block,
+    reply: BurstReport,
+    single: BurstReport | None = None,
+) -> None:
+    """Keep one burst's sample, with what a call by itself took behind it, or its failure."""
     if name == state.roles.null:
         if block.index is not None and block.timed:
             state.null_gaps_ms.setdefault(case.name, []).append(reply.t2_ms - sum(reply.calls_ms))
         return
     known = state.record(name, case)
-    if reply.status is not Status.PASSED:
-        known.fail(reply.status, f"{reply.message} ({block.probe.label})", reply.mismatch)
-        return
+    for told in (reply, single) if single else (reply,):
+        if told.status is not Status.PASSED:
+            known.fail(told.status, f"{told.message} ({block.probe.label})", told.mismatch)
+            return
     if reply.error:
         known.saw(reply.error)
     for library, share in reply.likeness.items():  # the largest that was seen
@@ -151,8 +168,9 @@ def _take(state: State, name: str, case: Case, block: Block, reply: BurstReport)
         return
     if block.timed:
         assert block.index is not None
-        told = {name: getattr(reply, name) for name in ("calls_ms", "t2_ms", "rest_ms")}
-        sample = Sample(block=block.index, sm_mhz=state.monitor.sm_mhz(), **told)
+        seen = {name: getattr(reply, name) for name in ("calls_ms", "t2_ms", "rest_ms")}
+        seen |= {"sm_mhz": state.monitor.sm_mhz(), "alone_ms": single.t2_ms if single else None}
+        sample = Sample(block=block.index, **seen)
         if sample.overtold:
             known.fail(Status.TIME_CLAIM_REJECTED, OVERTOLD)
         else:
@@ -161,9 +179,8 @@ def _take(state: State, name: str, case: Case, block: Block, reply: BurstReport)
 
 def clock_verdict(state: State, name: str, case: Case) -> ClockCheck:
     """What the two clocks say of one entrant so far: samples marked, and if it is believed."""
-    samples = state.record(name, case).samples
-    _, paced = pace_of(state.trusted(case), samples)
-    return check_clocks(samples, paced, (), state.facts.tolerance)
+    known, trusted = state.record(name, case), state.trusted(case)
+    return verdict.clock_verdict(known, trusted, (), state.facts.tolerance)[1]
 
 
 def repeat_disturbed(state: State, case: Case, names: Sequence[str]) -> int:
@@ -180,42 +197,13 @@ def repeat_disturbed(state: State, case: Case, names: Sequence[str]) -> int:
     extra = 0
     while extra < again + state.woken.get(case.name, 0):
         order = shuffled(names, state.rng)
-        run_block(state, case, Block(normal, order, state.suite.blocks + extra))
+        alone = state.facts.tolerance.alone_blocks > 0  # what was disturbed may have been the only
+        run_block(state, case, Block(normal, order, state.suite.blocks + extra, alone))
         extra += 1
     if (contended := state.contended.get(case.name, 0)) > EXTRA_SHARE * state.suite.blocks:
         why = f"other processes took the GPU in {contended} blocks"
         state.fail_all(case, Status.CONTENDED, why)
     return extra
-
-
-def hold_alone(state: State, case: Case, names: Iterable[str]) -> None:
-    """A few bursts of one call each: calls that overlap are shorter in a burst than by themselves.
-
-    It tells by the judge's clock alone, which waits for a call's end.
-    """
-    if math.isinf(state.facts.tolerance.alone_pct):
-        return
-    probe = Probe(case, "normal", state.problem.kwargs(case))
-    t2_ms: dict[str, list[float]] = {name: [] for name in names if name != state.roles.null}
-    for name in [each for _ in range(ALONE) for each in shuffled(list(t2_ms), state.rng)]:
-        known = state.record(name, case)
-        if known.status is not None:
-            continue
-        question = Question(probe, f"alone/{case.name}/{len(t2_ms[name])}", 1, timed=True)
-        reply = run_burst(state, name, question, state.limits.burst_s)
-        if reply is not None and reply.status is Status.PASSED:
-            t2_ms[name].append(reply.t2_ms)
-        elif reply is not None:
-            known.fail(reply.status, f"{reply.message} (one call)")
-    for name, mine in t2_ms.items():
-        known = state.record(name, case)
-        if known.status is not None or known.entrant.kind is not Kind.SUBMISSION:
-            continue
-        pace, paced = pace_of(state.trusted(case), known.samples)
-        if paced and mine and (trusted := t2_ms.get(pace)):
-            alone = (mine, trusted)
-            if why := overlapping(known.samples, paced, alone, state.facts.tolerance):
-                known.fail(Status.TIME_CLAIM_REJECTED, why)
 
 
 def name_kernels(state: State, case: Case, names: Sequence[str]) -> None:

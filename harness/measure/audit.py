@@ -180,6 +180,9 @@ def doubts(row: Result, suite: Suite, cut: bool = False) -> list[str]:
         "its error is not below the contract": not passed or right,
         "its secret was never told": not passed or cut or bool(row.secret),
         "its times were not held against the judge's clock": not timed or row.slack is not None,
+        "no call of it was timed by itself": not timed
+        or cut
+        or any(s.alone_ms is not None for s in row.samples),
         f"fewer than {fewest} gaps of the null kernel": not timed
         or len(row.null_gaps_ms) + 1 >= fewest,
         "a run that stops early, or a stretch, that nobody asked for": row.stopping is None

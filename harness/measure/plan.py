@@ -22,6 +22,7 @@ class Block:
     probe: Probe
     order: tuple[str, ...]
     index: int | None
+    alone: bool = False  # behind each burst comes one of a single call
 
     @property
     def timed(self) -> bool:
@@ -36,15 +37,18 @@ def plan_case(
     entrants: Sequence[str],
     rng: random.Random,
     soonest: int | None = None,
+    alone: int = 0,
 ) -> list[Block]:
     """Blocks of one case: warm-up, then timed blocks with the audits hidden among them.
 
-    `soonest`: entrants may leave after so many timed blocks, so one audit lies before that
-    and the others behind it.
+    `soonest`: entrants may leave after so many timed blocks, so one audit lies before that and the
+    others behind it, and before it are the `alone` blocks in which calls are made by themselves.
     """
+    early = range(min(soonest or suite.blocks, suite.blocks))
+    single = set(rng.sample(early, min(alone, len(early))))
     normal = Probe(case, "normal", problem.kwargs(case))
     warm = [Block(normal, shuffled(entrants, rng), -1 - n) for n in range(suite.warmup_blocks)]
-    timed = [Block(normal, shuffled(entrants, rng), n) for n in range(suite.blocks)]
+    timed = [Block(normal, shuffled(entrants, rng), n, n in single) for n in range(suite.blocks)]
     earliest, latest = 0, soonest or len(timed) + 1
     for probe in problem.audits(case)[: max(1, suite.blocks // 6)]:
         timed.insert(rng.randrange(earliest, latest), Block(probe, shuffled(entrants, rng), None))

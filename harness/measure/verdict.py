@@ -10,7 +10,13 @@ from harness import PROTOCOL
 from harness.measure import stats, two_clocks
 from harness.measure.gpu_specs import peak_tflops, tensor_tflops
 from harness.measure.stopping import level_of
-from harness.measure.two_clocks import ClockCheck, ClockTolerance, check_clocks, usual_ms
+from harness.measure.two_clocks import (
+    ClockCheck,
+    ClockTolerance,
+    check_clocks,
+    overlapping,
+    usual_ms,
+)
 from harness.problems import Problem, get_problem
 from harness.schema import Case, Entrant, Kind, Machine, Result, Sample, Status, Suite, times_ms
 from harness.schema.mismatch import Mismatch
@@ -137,8 +143,7 @@ def conclude(
     `trusted`: everybody whose code is the harness's own choice, the control first.
     """
     facts = facts.for_case(*evidence.told) if evidence.told else facts
-    pace, paced = pace_of(trusted, evidence.samples)
-    clock = check_clocks(evidence.samples, paced, null_gaps_ms, facts.tolerance)
+    pace, clock = clock_verdict(evidence, trusted, null_gaps_ms, facts.tolerance)
     shaky = unstable_because(facts.machine, trusted[pace], telemetry)
     status, reason = _status(evidence, clock, shaky)
     timed = status is Status.PASSED
@@ -238,6 +243,20 @@ def class_of(evidence: Evidence, facts: RunFacts) -> Literal["exact", "approxima
 def score_ms(sample: Sample) -> float:
     """What a block counts as: the mean of its burst, never its best call."""
     return sample.latency_ms
+
+
+def clock_verdict(
+    evidence: Evidence, trusted: Trusted, null_gaps_ms: Sequence[float], tolerance: ClockTolerance
+) -> tuple[str, ClockCheck]:
+    """Who sets the pace of these samples; what the two clocks say of them.
+
+    Only of submissions it is asked whether their calls overlap: libraries' are as in a model.
+    """
+    pace, paced = pace_of(trusted, evidence.samples)
+    clock = check_clocks(evidence.samples, paced, null_gaps_ms, tolerance)
+    if clock.slack and not clock.refusal and evidence.entrant.kind is Kind.SUBMISSION:
+        clock = replace(clock, refusal=overlapping(clock.samples, paced, tolerance))
+    return pace, clock
 
 
 def pace_of(trusted: Trusted, samples: Sequence[Sample]) -> tuple[str, list[Sample]]:

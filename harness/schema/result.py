@@ -117,6 +117,7 @@ class Sample(Frozen):
     sm_mhz: Count = 0  # SM clock right behind the turn, 0 where nobody can tell
     energy_j: Finite | None = None  # of old records: NVML's counter over the whole turn
     rest_ms: Length = 0.0  # of its turn, until it was ready and behind its calls until locked
+    alone_ms: Length | None = None  # T2 of a burst of one call behind this one, in some blocks
 
     @property
     def t1_ms(self) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -46,7 +46,6 @@ class Bench:
         self.met: list[tuple[str, Block]] = []
         self.rng = random.Random(41)
         self.now_s = 0.0
-        self.alone: list[tuple[str, int, set[str]]] = []
         workers = {
             name: worker(name, kinds.get(name, Kind.SUBMISSION), running=False)
             for name in latency_ms
@@ -67,7 +66,6 @@ class Bench:
         )  # fmt: skip
         monkeypatch.setattr(adaptive, "run_block", self.run_block)
         monkeypatch.setattr(timing, "run_block", self.run_block)
-        monkeypatch.setattr(adaptive, "hold_alone", self.hold_alone)
         monkeypatch.setattr(adaptive, "time", SimpleNamespace(monotonic=lambda: self.now_s))
 
     def run_block(self, state: State, case: Case, block: Block) -> None:
@@ -90,9 +88,6 @@ class Bench:
             known.saw(Error(max_diff=off, rel_l2=off, worst_row=off, finite=True))
             assert block.index is not None
             known.samples.append(Sample(block=block.index, calls_ms=(ms,) * 4, t2_ms=outside))
-
-    def hold_alone(self, state: State, case: Case, names: Sequence[str]) -> None:
-        self.alone.append((case.name, len(self.met), {"base", *names} - {"null"}))
 
     def count(self, name: str, case: Case = CASES[0]) -> int:
         return len(self.state.record(name, case).samples)
@@ -119,16 +114,6 @@ def test_until_goes_on_with_the_open_pair_alone(bench: Make) -> None:
     assert "told apart from its neighbours" in made.why("far")
     assert "apart from base" in made.why("far")
     assert "a" in made.why("twin")
-
-
-def test_calls_are_held_by_themselves_before_anybody_is_dropped(bench: Make) -> None:
-    made = bench(StoppingRule(race=1), {"a": 0.8, "far": 1.4})
-    AdaptiveRun(made.state).run()
-    behind = {first for _, first, _ in made.alone}
-    assert [name for name, *_ in made.alone] == [case.name for case in CASES]
-    assert len(behind) == 1
-    assert sum(block.timed for _, block in made.met[: behind.pop()]) == 4 * len(CASES)
-    assert all(names == {"a", "far", "base"} for *_, names in made.alone)
 
 
 def test_every_block_holds_baseline_and_null_and_no_index_comes_twice(bench: Make) -> None:

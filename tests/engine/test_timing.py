@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -258,27 +259,40 @@ def test_who_keeps_the_machine_beside_its_calls_costs_nobody_a_block_and_goes(
     assert bench.blocks_of("base") == [2]
 
 
-@pytest.mark.parametrize(("longer_ms", "refused"), [(0.02, False), (0.04, True)])
-def test_calls_that_are_shorter_in_a_burst_than_by_themselves_overlap(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, longer_ms: float, refused: bool
+def test_a_call_by_itself_follows_the_bursts_of_some_blocks(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bench.calls_ms = (0.9, 0.9)  # of T2 3 ms: a gap of 1.2 for each
-    for index in range(3):
-        bench.run(index)
-    asked: list[int] = []
+    asked: list[tuple[str, int]] = []
 
-    def alone(state: State, name: str, question: Question, *_: object) -> BurstReport:
-        asked.append(question.calls)
-        t2_ms = 2.1 + (longer_ms if name == "mine" else 0.0)
-        told = {"status": Status.PASSED, "calls_ms": (0.5,), "t2_ms": t2_ms}
-        return BurstReport.model_validate(told)
+    def run_burst(state: State, name: str, question: Question, *_: object) -> BurstReport:
+        asked.append((name, question.calls))
+        reply = bench.run_burst(state, name)
+        slow = name == "mine" and question.calls == 1
+        return reply.model_copy(update={"t2_ms": 1.5, "rest_ms": 60.0 if slow else 0.0})
 
-    monkeypatch.setattr(timing, "run_burst", alone)
-    timing.hold_alone(bench.state, CASE, NAMES)
-    assert asked == [1] * (timing.ALONE * 2)
-    found = bench.state.record("mine", CASE)
-    assert (found.status is Status.TIME_CLAIM_REJECTED) == refused
-    assert ("overlap" in found.reason) == refused
+    monkeypatch.setattr(timing, "run_burst", run_burst)
+    bench.calls_ms = (0.5, 0.5)
+    block = Block(Probe(CASE), NAMES, 0, alone=True)
+    timing.run_block(bench.state, CASE, block)
+    assert asked == [("base", 2), ("base", 1), ("mine", 2), ("mine", 1), ("null", 2)]
+    assert bench.state.woken == {"c": 1}, "what it does beside a single call counts, too"
+    timing.run_block(bench.state, CASE, replace(block, order=("base",)))
+    assert [s.alone_ms for s in bench.state.record("base", CASE).samples] == [1.5]
+    timing.run_block(bench.state, CASE, Block(Probe(CASE), ("base",), 1))
+    assert [s.alone_ms for s in bench.state.record("base", CASE).samples] == [1.5, None]
+
+
+def test_who_fails_in_a_call_by_itself_has_failed(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run_burst(state: State, name: str, question: Question, *_: object) -> BurstReport:
+        wrong = {"status": Status.INCORRECT, "message": "wrong"} if question.calls == 1 else {}
+        return bench.run_burst(state, name).model_copy(update=wrong)
+
+    monkeypatch.setattr(timing, "run_burst", run_burst)
+    timing.run_block(bench.state, CASE, Block(Probe(CASE), ("mine",), 0, alone=True))
+    known = bench.state.record("mine", CASE)
+    assert (known.status, known.samples) == (Status.INCORRECT, [])
 
 
 @pytest.mark.parametrize("call_ms", [0.0, 5e-324, 0.9 * LEAST_MS])

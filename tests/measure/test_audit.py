@@ -83,8 +83,11 @@ def samples(rng: random.Random, call_ms: float) -> list[Sample]:
         calls = tuple(call_ms * rng.lognormvariate(0, 0.003) for _ in range(CASE.burst))
         gap, rest = 0.3 + rng.gauss(0, 0.001), rng.random()
         found.append(
-            Sample(block=block, calls_ms=calls, t2_ms=sum(calls) + gap, sm_mhz=1755, rest_ms=rest)
-        )
+            Sample(
+                block=block, calls_ms=calls, t2_ms=sum(calls) + gap, sm_mhz=1755, rest_ms=rest,
+                alone_ms=calls[0] + gap if block % 3 else None,
+            )
+        )  # fmt: skip
     return found
 
 
@@ -220,7 +223,7 @@ def test_a_record_of_which_no_row_can_be_made_contradicts_itself() -> None:
 #: What was measured or seen and follows from nothing else in the case. Every other leaf is made
 #: again: a change of it is refused or dropped.
 MEASURED = {
-    r"samples\.\d+\.(calls_ms(\.\d+)?|t2_ms|rest_ms|sm_mhz)": "clocks of the worker and of the judge",
+    r"samples\.\d+\.(calls_ms(\.\d+)?|t2_ms|rest_ms|alone_ms|sm_mhz)": "clocks of the worker and of the judge",
     r"error\.(rel_l2|worst_row)": "beside the float64 reference; fixes the class",
     r"deterministic": "the judge compared the bits of two answers",
     r"likeness(\.\w+)?": "the judge compared results with libraries'",
@@ -417,7 +420,7 @@ def test_samples_that_change_places_are_refused(
     told = {name: copy.deepcopy(line) for name, line in LINES.items()}
     one, other = (told[name]["samples"] for name in pair)
     swapped = one[here], other[there]
-    for key in ("calls_ms", "t2_ms", "rest_ms", "sm_mhz"):
+    for key in ("calls_ms", "t2_ms", "rest_ms", "alone_ms", "sm_mhz"):
         one[here][key], other[there][key] = swapped[1][key], swapped[0][key]
     rows = {name: Result.model_validate(line) for name, line in told.items()}
     again, faults = audited(rows, ASKED, SUITE)
@@ -426,6 +429,13 @@ def test_samples_that_change_places_are_refused(
             figures = (row.latency_ms, row.speedup.low, row.speedup.high, row.slack.mean_pct)
             were = (true.latency_ms, true.speedup.low, true.speedup.high, true.slack.mean_pct)
             assert figures == pytest.approx(were, rel=1e-5)
+
+
+def test_a_row_of_whom_no_call_was_timed_by_itself_is_not_taken() -> None:
+    bare = [s.model_copy(update={"alone_ms": None}) for s in TRUE["mine"].samples]
+    told = TRUE | {"mine": TRUE["mine"].model_copy(update={"samples": tuple(bare)})}
+    assert audited(told, ASKED, SUITE)[1] == [("mine", "no call of it was timed by itself")]
+    assert audited(told, ASKED, SUITE, cut=True)[1] == []
 
 
 @pytest.mark.parametrize("name", ["mine", "library"])

@@ -44,6 +44,17 @@ def test_audits_hide_among_the_timed_blocks() -> None:
     assert len(places) > 15  # no place a kernel could learn
 
 
+def test_calls_are_made_by_themselves_in_blocks_that_nobody_foresees() -> None:
+    for soonest in (None, 4):
+        places = Counter[int | None]()
+        for seed in range(200):
+            asked = (SUITE, SUITE.cases[0], PROBLEM, NAMES, random.Random(seed), soonest, 5)
+            found = [block.index for block in plan_case(*asked) if block.alone]
+            assert len(found) == min(5, soonest or 5)
+            places.update(found)
+        assert set(places) == set(range(soonest or SUITE.blocks)), "before the first may leave"
+
+
 def test_first_is_everybody_equally_often() -> None:
     first = Counter(
         plan_case(SUITE, SUITE.cases[0], PROBLEM, NAMES, random.Random(seed))[0].order[0]

@@ -182,6 +182,20 @@ def test_looking_more_than_once_widens_the_interval() -> None:
     assert (once.looks, often.looks) == (1, 8)
 
 
+@pytest.mark.parametrize("kind", [Kind.SUBMISSION, Kind.BASELINE])
+def test_whose_calls_overlap_is_refused_if_it_is_a_submission(kind: Kind) -> None:
+    def told(calls_ms: float) -> list[Sample]:
+        told = {"calls_ms": (calls_ms,) * 4, "t2_ms": 4 * calls_ms + 0.3, "alone_ms": 1.3}
+        return [Sample(block=n, **told) for n in range(12)]
+
+    mine = Evidence(entrant(kind), CASE, samples=told(0.8), worst=EXACT)
+    base = told(1.0)
+    result = conclude(mine, facts(), ("sdpa_cudnn", base), {"sdpa_cudnn": base}, [], [])
+    wanted = Status.TIME_CLAIM_REJECTED if kind is Kind.SUBMISSION else Status.PASSED
+    assert result.status is wanted
+    assert ("overlap" in result.reason) == (kind is Kind.SUBMISSION)
+
+
 def test_who_left_early_is_held_against_the_pace_of_those_blocks() -> None:
     control = samples(1.0, count=60, seed=9)
     late = [s.model_copy(update={"t2_ms": s.t2_ms + 0.4}) if s.block >= 8 else s for s in control]
