@@ -1,6 +1,6 @@
 """Which submission does a pull request bring, and does it touch anything else?
 
-    python .github/scripts/path_guard.py --base <sha> --head <sha> --author LOGIN [--output FILE]
+    python .github/scripts/path_guard.py --base <sha> --head <sha> --author LOGIN [--pull NUMBER] [--output FILE]
 
 Allowed: regular files under one folder submissions/<name>/, small, of known kinds. A folder that
 the base branch has is changed by those alone whom its manifest there names in `owners: [LOGIN,
@@ -49,7 +49,10 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--author", default="", help="whose pull request it is, as GitHub says")
     parser.add_argument("--repo", type=Path, default=Path())
     parser.add_argument("--output", type=Path, help="file for the line name=<submission>")
+    parser.add_argument("--pull", help="fetch this pull request's head first")
     args = parser.parse_args(argv)
+    if args.pull:
+        fetch(args.repo, "origin", args.pull)
     for sha in (args.base, args.head):
         if not SHA.fullmatch(sha):
             print(f"refused: '{sha[:60]}' is not a full commit hash")
@@ -71,6 +74,14 @@ def main(argv: list[str] | None = None) -> int:
         with args.output.open("a", encoding="utf-8") as file:
             file.write(f"name={name}\n")
     return 0
+
+
+def fetch(repo: Path, remote: str, pull: str) -> None:
+    """Bring the head of a pull request, none of whose objects is malformed."""
+    if not re.fullmatch(r"[1-9][0-9]{0,8}", pull):
+        sys.exit("refused: name a pull request by its number")
+    bring = ("fetch", "--no-tags", "--quiet", remote, f"refs/pull/{pull}/head")
+    git(repo, "-c", "fetch.fsckObjects=true", *bring)
 
 
 def left_at(repo: Path, base: str, head: str) -> str:
@@ -227,7 +238,8 @@ def git(repo: Path, *arguments: str, may_find_none: bool = False) -> bytes:
     """Output of git, or an error that names the command; of a search 1 says: nothing found."""
     told = subprocess.run(["git", "-C", str(repo), *arguments], capture_output=True, check=False)
     if told.returncode not in (0, int(may_find_none)):  # below 0: it was killed
-        sys.exit(f"git {' '.join(arguments)}: {told.stderr.decode(errors='replace').strip()}")
+        said = repr(told.stderr.decode(errors="replace").strip())  # git quotes what it was given
+        sys.exit(f"git {' '.join(arguments)}: {said}".replace("##[", "# #["))
     return told.stdout
 
 

@@ -351,7 +351,20 @@ def test_a_commit_of_another_pull_request_is_refused(hub: Hub) -> None:
 
 @pytest.mark.parametrize("pull", ["0", "1; id", "../1", ""])
 def test_a_number_that_is_none_is_refused(hub: Hub, pull: str) -> None:
-    assert hub.stage(pull, "0" * 40) == 1
+    with pytest.raises(SystemExit, match="by its number"):
+        hub.stage(pull, "0" * 40)
+
+
+def test_what_git_quotes_of_a_pull_request_is_no_order_to_the_runner(hub: Hub) -> None:
+    url = '"-x\\n::error file=README.md::forged\\n##[error]forged"'
+    text = f'[submodule "x"]\n\tpath = x\n\turl = {url}\n'
+    pull, commit = hub.pull(lambda work: hub.write(work, ".gitmodules", text))
+    with pytest.raises(SystemExit) as told:
+        hub.stage(pull, commit)
+    said = str(told.value)
+    assert "forged" in said
+    assert "\n" not in said
+    assert "##[" not in said
 
 
 # --------------------------------------------------------------------------- CPU checks
