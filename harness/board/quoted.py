@@ -169,6 +169,8 @@ def _boards(suite: str, leaderboard: Leaderboard) -> list[Board]:
 
 def _over_best(suite: str, entry: str, leaderboard: Leaderboard, configs: Path, where: str) -> str:
     """A list item: `entry` beside the best library of each config; empty where nobody ran it."""
+    if Path(suite).suffix:  # a file would be read, and quoted where it is wrong
+        raise SuiteError(f"{where}: '{suite}' is no name of a suite", HINT)
     try:
         asked = load_suite(suite, configs)
     except SuiteError as error:

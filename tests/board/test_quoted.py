@@ -303,6 +303,14 @@ def test_a_folder_whose_name_is_none_asks_nothing(tmp_path: Path) -> None:
     assert ([path.parent.name for path in files], wrong) == (["good"], [])
 
 
+@pytest.mark.parametrize("suite", ["secrets.yaml", "x.yml"])
+def test_a_question_names_a_suite_and_no_file(suite: str, tmp_path: Path) -> None:
+    """Keys and values of a file in the working folder stood in the refusal."""
+    text = f"<!-- board {suite}: fast over best --><!-- end -->"
+    with pytest.raises(UsageError, match="no name of a suite"):
+        quoted.filled(text, BOARD, tmp_path / "NOTES.md", tmp_path)
+
+
 def test_what_is_no_text_of_the_project_stays_as_it_is(tmp_path: Path) -> None:
     asks = b"<!-- board fa3: fast -->?<!-- end -->"
     away, root = tmp_path / "away", tmp_path / "project"
