@@ -239,6 +239,7 @@ def test_no_order_to_a_terminal_or_a_runner_survives(text: str) -> None:
         ("\x1b]8;;http://x\x07link\x1b]8;;\x07", "link"),
         ("a\r\nb\tc", "a b c"),
         ("::error file=a.py,line=1::boom", "error file=a.py,line=1::boom"),
+        ("::error file=a:b::boom", "error file=a:b::boom"),
         ("::set-output::x", "set-output::x"),
         ("##[group]x", "[group]x"),
         ("std::vector<int>::size()", "std::vector<int>::size()"),
