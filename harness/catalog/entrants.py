@@ -144,7 +144,7 @@ def known(root: Path, problem: Problem | None = None) -> list[Path]:
 def ladders(root: Path) -> list[Path]:
     """Folders of rungs, `NAME/steps`, below `root`."""
     found = (folder / "steps" for folder in steps.folders_with("steps", root))
-    return [ladder for ladder in found if steps.is_ladder(ladder)]
+    return [each for each in found if steps.is_ladder(each) and not each.is_symlink()]
 
 
 def entry_name(text: str) -> str:

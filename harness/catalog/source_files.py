@@ -104,7 +104,8 @@ def names_in(folder: Path) -> list[str]:
             path = inside / entry.name
             seen += 1
             if not PLAIN_NAME.fullmatch(entry.name):  # nvcc hands it to a shell
-                said = "a name of more than letters, digits, _ . - + = @ and ,"
+                said = "a name that begins with none of letters, digits, _ and ., or has more than "
+                said += "these, - + = @ and ,"
                 raise fault(folder / path, said, "rename or remove that file")
             if seen > MAX_FILES or len(path.parts) > MAX_DEPTH:
                 said = f"more than {MAX_FILES} files and folders, or deeper than {MAX_DEPTH}"
