@@ -226,10 +226,12 @@ def test_threads_are_those_of_the_cubin(tmp_path, arch):
         "__device__ __noinline__ float g(float x) { return x + 1; }\n"
         "__device__ float (*of_no_kernel)(float) = g;\n"
         'extern "C" __global__ void none() {}\n'
+        'extern "C" __global__ void __launch_bounds__(0x7fffffff) most(float* y) { *y = 1; }\n'
     )
     found = resources.build(tmp_path, "submission.py", None, tmp_path / "cache", [arch])
-    assert {each.name: each.threads for each in found} == {"big": 1024, "none": None}
-    assert [each.name for each in found if each.broken] == ["big"]
+    threads = {"big": 1024, "none": None, "most": 1024}
+    assert {each.name: each.threads for each in found} == threads
+    assert {each.name for each in found if each.broken} == {"big", "most"}
 
 
 @needs_nvcc

@@ -109,13 +109,17 @@ def kernels_of(cubin: bytes) -> dict[str, int | None]:
     return {name: _threads(sections.get(f".nv.info.{name}", b"")) for name in kernels}
 
 
+MOST_THREADS = 1024  # of a block, on every GPU: a larger bound bounds nothing
+
+
 def _threads(info: bytes) -> int | None:
     """The extent in `.nv.info.NAME`: attribute 5 of __launch_bounds__, 16 of __block_size__."""
     at = 0
     while at < len(info):
         form, attribute, size = struct.unpack_from("<BBH", info, at)
         if form == 4 and attribute in {5, 16}:
-            return int(math.prod(struct.unpack_from("<III", info, at + 4)))
+            extent: int = math.prod(struct.unpack_from("<III", info, at + 4))
+            return min(MOST_THREADS, extent)
         at += 4 + (size if form == 4 else 0)  # others have their value in place of the size
     return None
 
