@@ -69,7 +69,7 @@ def documents(root: Path, leaderboard: Leaderboard) -> tuple[dict[Path, str], li
         boards = tuple(board for board in leaderboard.boards if board.gpu == named[1])
         leaderboard = replace(leaderboard, boards=boards)
     found, wrong = {}, []
-    notes = [at / "NOTES.md" for each in ENTRIES for at in folders_with("NOTES.md", root / each)]
+    notes = [at / "NOTES.md" for each in ENTRIES for at in folders_with(root / each, "NOTES.md")]
     for path in sorted([*notes, *(root / name for p in PAGES for name in glob(p, root_dir=root))]):
         text, own = "", path.name != "NOTES.md"
         if path.is_symlink() and not own:

@@ -59,7 +59,7 @@ def gather(
     refused: list[SubmissionError] = []
     for name in _split(names):
         if name != ALL:
-            paths = _resolve(name, root, problem, refused)
+            paths = _resolve(name, root, refused)
         elif kind is Kind.BASELINE:
             paths = known(root, problem)  # all there are
         else:
@@ -102,15 +102,17 @@ def _is_anothers(entrant: Entrant, root: Path) -> bool:
 
 
 def problem_of(names: Iterable[str], root: Path) -> Problem:
-    """What the first of `names` computes; 'all' and names that lead nowhere mean the first problem.
+    """What the first of `names` computes, or most of those in it; 'all' means the first problem.
 
-    By its manifest, or the function that a bare file defines: nothing is hashed or parsed for it.
+    By their manifests, or the function that a bare file defines: nothing is hashed or parsed for
+    it. Who cannot be read, or leads nowhere, says so when it is loaded for a run.
     """
-    first = next(iter(_split(names)), ALL)
-    try:
-        return get_problem(_problem_told(_resolve(first, root)[0]))
-    except UsageError:  # whoever loads it for a run says what is wrong
-        return next(iter(PROBLEMS.values()))
+    told = Counter[str]()
+    with contextlib.suppress(UsageError):
+        for path in _resolve(next(iter(_split(names)), ALL), root):
+            with contextlib.suppress(UsageError):
+                told[get_problem(_problem_told(path)).name] += 1
+    return max(PROBLEMS.values(), key=lambda problem: told[problem.name])
 
 
 def _problem_told(path: Path) -> str:
@@ -143,7 +145,7 @@ def known(root: Path, problem: Problem | None = None) -> list[Path]:
 
 def ladders(root: Path) -> list[Path]:
     """Folders of rungs, `NAME/steps`, below `root`."""
-    found = (folder / "steps" for folder in steps.folders_with("steps", root))
+    found = (folder / "steps" for folder in steps.folders_with(root, "steps"))
     return [each for each in found if steps.is_ladder(each) and not each.is_symlink()]
 
 
@@ -288,7 +290,7 @@ def _all_of(
 ) -> list[Path]:
     """Folders of `root` with a manifest (of `problem`); an unreadable one is refused, or raised."""
     found = []
-    for path in steps.folders_with("manifest.yaml", root, refused):
+    for path in steps.folders_with(root, "manifest.yaml", refused=refused):
         try:
             if problem is None or steps.read_manifest(path).problem == problem.name:
                 found.append(path)
@@ -324,19 +326,15 @@ def _agreed(path: Path, manifest: Manifest, asked: Problem | None) -> Problem:
     return mine
 
 
-def _entries_of(
-    path: Path, problem: Problem | None, refused: list[SubmissionError] | None
-) -> list[Path]:
+def _entries_of(path: Path, refused: list[SubmissionError] | None) -> list[Path]:
     """`path` itself, the rungs of a ladder, or the entries of a folder that is none itself."""
     own = (os.path.exists(path / file) for file in ("manifest.yaml", "submission.py"))
     if os.path.isfile(path) or any(own):
         return [path]
     if steps.is_ladder(path):
         return steps.rungs_of(path)
-    found = _all_of(path, problem, refused)
-    alone = steps.folders_with("submission.py", path)
-    found += [folder for folder in alone if not os.path.exists(folder / "manifest.yaml")]
-    found += filter(_is_bare, path.glob("*.py"))
+    found = steps.folders_with(path, "manifest.yaml", "submission.py", refused=refused)
+    found += (file for file in path.glob("*.py") if not os.path.isdir(file) and _is_bare(file))
     return sorted(found) or ([] if refused else [path])
 
 
@@ -347,15 +345,10 @@ def _is_bare(file: Path) -> bool:
     return True
 
 
-def _resolve(
-    name: str,
-    root: Path,
-    problem: Problem | None = None,
-    refused: list[SubmissionError] | None = None,
-) -> list[Path]:
+def _resolve(name: str, root: Path, refused: list[SubmissionError] | None = None) -> list[Path]:
     """The paths that one word of the command line means: many where it holds entries."""
     if place := _place(name, root):
-        return _entries_of(place, problem, refused)
+        return _entries_of(place, refused)
     known = known_names(root)
     for ladder in ladders(root):
         with contextlib.suppress(SubmissionError):  # somebody else's, and not what was asked for

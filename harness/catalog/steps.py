@@ -38,18 +38,20 @@ def renaming(path: Path, better: Path) -> str:
     return shlex.join(("mv", str(path), str(better))) if str(path).isprintable() else "rename it"
 
 
-def folders_with(file: str, root: Path, refused: list[SubmissionError] | None = None) -> list[Path]:
-    """The folders of `root` that hold `file`; one of a name that no row can carry is no entry's.
+def folders_with(
+    root: Path, *files: str, refused: list[SubmissionError] | None = None
+) -> list[Path]:
+    """The folders of `root` that hold any of `files`; one whose name no row can carry is no entry.
 
     refused: where that is told.
     """
     found = []
-    for name in sorted(glob(f"*/{file}", root_dir=root)):
-        folder = root / name.removesuffix(f"/{file}")
+    held = (name for file in files for name in glob(f"*/{file}", root_dir=root))
+    for folder in sorted({root / name.partition("/")[0] for name in held}):
         try:
             usable(folder.name, folder)
             found.append(folder)
-        except SubmissionError as cause:
+        except SubmissionError as cause:  # noqa: PERF203 - one bad folder costs nobody else
             if refused is not None:
                 refused.append(cause)
     return found

@@ -757,6 +757,34 @@ def test_a_word_with_a_slash_is_a_path_before_it_is_a_name(
     assert [entrant.name for entrant in find(tmp_path / "entries", word)] == found
 
 
+@pytest.mark.parametrize("odd", ["aaa", "zzz"])
+def test_of_a_folder_of_many_most_decide_what_is_measured(tmp_path: Path, odd: str) -> None:
+    """One that came first by name decided for all, and who had a manifest was not even told."""
+    other = "attention_backward"
+    for name, problem in (("good", ""), ("good2", "attention_forward"), (odd, other)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "submission.py").write_text(GOOD)
+        if problem:
+            said = f"name: {name}\nproblem: {problem}\n"
+            (tmp_path / name / "manifest.yaml").write_text(said)
+    problem = entrants.problem_of([str(tmp_path)], tmp_path / "none")
+    assert problem.name == "attention_forward"
+    found, refused = gather([str(tmp_path)], tmp_path / "none", Kind.SUBMISSION, problem)
+    assert {each.name for each in found} == {"good", "good2"}
+    assert [str(each.message).endswith(f"computes {other}, the suite measures {problem.name}")
+            for each in refused] == [True]  # fmt: skip
+
+
+def test_who_has_neither_manifest_nor_a_name_is_told_once(tmp_path: Path) -> None:
+    for name in ("good", "bad name", "x.py"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "submission.py").write_text(GOOD)
+    found, refused = gather([str(tmp_path)], tmp_path / "none", Kind.SUBMISSION, None)
+    assert [each.name for each in found] == ["good"]
+    told = " ".join(str(each.message) for each in refused)
+    assert len(refused) == told.count("bad name") + told.count("x.py'") == 2, told
+
+
 def test_a_ladder_is_all_its_rungs(tmp_path: Path) -> None:
     make_ladder(tmp_path, "02_b.cu", "01_a.cu")
     found = find(tmp_path, "cuda_x/steps", "cuda_x/steps/02_b.cu")
