@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,6 +14,7 @@ torch = pytest.importorskip("torch")
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
 from harness.problems import attention_backward_tensors as tensors  # noqa: E402
+from harness.problems import attention_forward_tensors  # noqa: E402
 from harness.problems.attention_backward import PROBLEM  # noqa: E402
 from harness.problems.base import by_name, keywords, probe_of  # noqa: E402
 from harness.schema import Case  # noqa: E402
@@ -89,6 +93,103 @@ FA4 = """
         asked.append(deterministic)
         grads = solve(dout, q, k, v, out, lse, softmax_scale, causal, cu_seqlens_q)
         return tuple(x.to(q.dtype) for x in grads)
+"""
+# The calls that build a graph and run it; counts its graphs. Its mask is top-left or bottom-right.
+CUDNN = """
+    import os
+    import types
+    import torch
+    import torch.nn.functional as F
+    from torch.nn.attention.bias import causal_lower_right
+
+    LOOKED_IN = os.environ["LD_LIBRARY_PATH"]
+    GRAPHS = []
+    data_type = types.SimpleNamespace(HALF=1, BFLOAT16=2, FLOAT=3)
+    heur_mode = types.SimpleNamespace(A=1, FALLBACK=2)
+    diagonal_alignment = types.SimpleNamespace(TOP_LEFT=1, BOTTOM_RIGHT=2)
+
+    class cudnnGraphNotSupportedError(RuntimeError):
+        pass
+
+    def backend_version():
+        return {loaded}
+
+    def create_handle():
+        return 7
+
+    def set_stream(handle, stream):
+        assert (handle, stream) == (7, 9)
+
+    class Tensor:
+        def __init__(self, dim=None, stride=None):
+            self.dim, self.stride = dim, stride
+
+        def get_dim(self):
+            return self.dim
+
+        def get_stride(self):
+            return self.stride
+
+        def set_output(self, told):
+            return self
+
+        def set_dim(self, dim):
+            self.dim = dim
+            return self
+
+        def set_stride(self, stride):
+            self.stride = stride
+            return self
+
+    class pygraph:
+        def __init__(self, io_data_type, intermediate_data_type, compute_data_type, handle):
+            assert (intermediate_data_type, compute_data_type, handle) == (3, 3, 7)
+            self.type, self.built = io_data_type, False
+            GRAPHS.append(self)
+
+        def tensor(self, name, dim, stride, data_type):
+            assert data_type == (3 if name == "lse" else self.type)
+            return Tensor(dim, stride)
+
+        def build(self, modes):
+            self.built = True
+
+        def get_workspace_size(self):
+            return 0
+
+        def sdpa(self, name, q, k, v, attn_scale, generate_stats, diagonal_alignment=1,
+                 diagonal_band_right_bound=None):
+            assert diagonal_band_right_bound in (None, 0) and not generate_stats
+            assert q.dim[2] == k.dim[2] or diagonal_band_right_bound is None or diagonal_alignment == 2
+            self.scale, self.causal = attn_scale, diagonal_band_right_bound == 0
+            self.args = q, k, v, Tensor()
+            return self.args[3], None
+
+        def sdpa_backward(self, name, q, k, v, o, dO, stats, attn_scale, diagonal_alignment=1,
+                          diagonal_band_right_bound=None):
+            assert stats.dim == [*q.dim[:3], 1] and stats.stride[2:] == [1, 1]
+            self.scale, self.causal = attn_scale, diagonal_band_right_bound == 0
+            self.args = q, k, v, o, stats, dO, Tensor(), Tensor(), Tensor()
+            return self.args[6:]
+
+        def execute(self, told, workspace, handle):
+            assert self.built and workspace.dtype == torch.uint8 and handle == 7
+            assert all(list(told[x].shape) in (x.dim, x.dim[:3]) for x in self.args)
+            assert all(list(told[x].stride()) == x.stride[: told[x].dim()] for x in self.args[:3])
+            told = [told[x] for x in self.args]
+            if len(told) == 4:
+                q, k, v, out = told
+                uneven = self.causal and q.shape[2] != k.shape[2]
+                mask = causal_lower_right(q.shape[2], k.shape[2]) if uneven else None
+                out.copy_(F.scaled_dot_product_attention(
+                    q, k, v, attn_mask=mask, is_causal=self.causal and not uneven, scale=self.scale,
+                    enable_gqa=q.shape[1] != k.shape[1],
+                ))
+                return
+            from solve import fill, solve
+            q, k, v, o, lse, do = (x.transpose(1, 2) for x in told[:6])
+            grads = solve(do, q, k, v, o, lse.transpose(1, 2), self.scale, self.causal)
+            fill(told[6:], [x.transpose(1, 2) for x in grads])
 """
 LIBRARIES = {
     "flash_attn_2_backward": {
@@ -204,3 +305,88 @@ def test_a_missing_library_is_named_with_its_install_line(load, name):
     hidden = tuple({path.split("/")[0].removesuffix(".py") for path in LIBRARIES[name]})
     with pytest.raises(ImportError, match=rf"{name} needs"):
         load(f"baselines/{name}", hide=hidden)
+
+
+@pytest.fixture
+def cudnn(load, monkeypatch):
+    """cudnn(name, wheel, loaded) -> the adapter, given that wheel, of which `loaded` answers."""
+    stream = SimpleNamespace(cuda_stream=9)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
+    monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
+
+    def _load(name, wheel="9.28.1.4", loaded=92801):
+        told = f"Metadata-Version: 2.1\nName: nvidia-cudnn-cu13\nVersion: {wheel}\n"
+        files = {
+            "solve.py": SOLVE,
+            "cudnn/__init__.py": CUDNN.replace("{loaded}", str(loaded)),
+            f"nvidia_cudnn_cu13-{wheel}.dist-info/METADATA": told,
+        }
+        module = load(f"baselines/{name}", files=files)
+        monkeypatch.setattr(module, "_check_gpu", lambda device: None)
+        return module
+
+    return _load
+
+
+CUDNN_ADAPTERS = ["cudnn_frontend", "cudnn_frontend_backward"]
+
+
+@pytest.mark.parametrize(
+    "kwargs", [{"causal": True, "sm_scale": None}, {"causal": False, "sm_scale": 0.3}]
+)
+@pytest.mark.parametrize("axis", [None, "shared heads", "more keys"])
+def test_cudnn_s_graph_is_attention_and_made_once(cudnn, monkeypatch, kwargs, axis):
+    module = cudnn("cudnn_frontend")
+    case = AXES[axis] if axis else CASE
+    q = torch.randn(case.batch, case.heads, case.seqlen, case.headdim, dtype=torch.float16)
+    kv_shape = (case.batch, case.kv_heads or case.heads, case.seqlen_k or case.seqlen, case.headdim)
+    k, v = (torch.randn(kv_shape, dtype=torch.float16) for _ in range(2))
+    want = attention_forward_tensors.exact((q, k, v), kwargs)[0]
+    for _ in range(2):
+        found = module.custom_attention_forward(q, k, v, **kwargs)
+    assert (found.double() - want).abs().max() < 3e-3
+    assert len(module.cudnn.GRAPHS) == 1
+
+
+@pytest.mark.parametrize(
+    "kwargs", [{"causal": True, "sm_scale": None}, {"causal": False, "sm_scale": 0.3}]
+)
+def test_cudnn_s_graph_is_the_gradient(cudnn, kwargs):
+    backward = cudnn("cudnn_frontend_backward").custom_attention_backward
+    check(backward, kwargs)
+    check(backward, kwargs, AXES["shared heads"])
+
+
+@pytest.mark.parametrize("name", CUDNN_ADAPTERS)
+def test_cudnn_is_taken_from_the_wheel_that_comes_first(cudnn, monkeypatch, tmp_path, name):
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/elsewhere")
+    module = cudnn(name)
+    assert str(tmp_path / "nvidia/cudnn/lib") == module.cudnn.LOOKED_IN
+    assert os.environ["LD_LIBRARY_PATH"] == "/elsewhere"
+    monkeypatch.delenv("LD_LIBRARY_PATH")
+    cudnn(name)
+    assert "LD_LIBRARY_PATH" not in os.environ
+    with pytest.raises(ImportError, match=r"loaded cuDNN 9\.19\.0 in the place of 9\.28\.1\.4"):
+        cudnn(name, loaded=91900)
+
+
+@pytest.mark.parametrize("name", CUDNN_ADAPTERS)
+def test_cudnn_too_old_missing_or_without_a_gpu_says_what_to_do(cudnn, load, monkeypatch, name):
+    with pytest.raises(
+        ImportError, match=r"9\.6, found 9\.5\.1.*pip install nvidia-cudnn-frontend"
+    ):
+        cudnn(name, "9.5.1.17")
+    with pytest.raises(
+        ImportError, match=r"needs the packages .*pip install nvidia-cudnn-frontend"
+    ):
+        load(f"baselines/{name}", hide=("cudnn",))
+    module = cudnn(name)
+    monkeypatch.undo()
+    q = torch.zeros(1, 1, 8, 16)
+    end = "_backward" if name.endswith("_backward") else ""
+    with pytest.raises(NotImplementedError, match=rf"needs a GPU.*`sdpa{end}`"):
+        module._check_gpu(q.device)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Old GPU")
+    with pytest.raises(NotImplementedError, match=rf"Old GPU has 7\.5.*`sdpa_efficient{end}`"):
+        module._check_gpu(torch.device("cuda", 0))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, field
+from types import ModuleType
 
 import pytest
 
@@ -426,3 +427,33 @@ def test_xformers_takes_cuda_12_s_runtime_from_its_package(load, monkeypatch, tm
         monkeypatch.setattr(torch.version, "cuda", version)
         load(xformers.folder, files=xformers.good)
         assert loaded == expected
+
+
+def test_tlx_s_kernel_is_called_as_it_is_and_without_a_mask(load, monkeypatch):
+    pytest.importorskip("triton")
+    monkeypatch.setitem(sys.modules, "triton.language.extra.tlx", ModuleType("tlx"))
+    module, asked = load("baselines/tlx_hopper"), []
+    monkeypatch.setattr(module, "_check_gpu", lambda device: None)
+    kernel = ModuleType("kernel")
+    kernel.attention = lambda *args: asked.append(args)
+    monkeypatch.setitem(sys.modules, module.KERNEL, kernel)
+    q, k, v = (torch.zeros(1, 2, 128, 64) for _ in range(3))
+    module.custom_attention_forward(q, k, v, causal=False, sm_scale=None)
+    assert asked[0][:3] == (q, k, v)
+    assert asked[0][3] == 0.125
+    with pytest.raises(NotImplementedError, match="no mask"):
+        module.custom_attention_forward(q, k, v, causal=True)
+
+
+def test_tlx_is_asked_for_by_name_and_refuses_what_its_kernel_is_not_for(load, monkeypatch):
+    pytest.importorskip("triton")
+    with pytest.raises(ImportError, match=r"fbtriton in the place of triton.*--target fbtriton"):
+        load("baselines/tlx_hopper", hide=("triton.language.extra.tlx",))
+    monkeypatch.setitem(sys.modules, "triton.language.extra.tlx", ModuleType("tlx"))
+    module = load("baselines/tlx_hopper")
+    with pytest.raises(NotImplementedError, match=r"needs a GPU.*`sdpa`"):
+        module._check_gpu(torch.device("cpu"))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (10, 0))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "New GPU")
+    with pytest.raises(NotImplementedError, match=r"New GPU has 10\.0.*`flash_attn_2`"):
+        module._check_gpu(torch.device("cuda", 0))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
+import sys
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -134,9 +137,19 @@ def test_any_other_error_passes_through(load, monkeypatch, name):
         module.custom_attention_forward(OnGpu(), OnGpu(), OnGpu())
 
 
-FILES = {"fa3": {"flash_attn_interface.py": ""}}
-INSTALL = {"fa3": "pip install flash-attn-3"}
 FA4 = {"flash_attn/__init__.py": "", "flash_attn/cute/__init__.py": ""}
+FIVE = """
+    def _flash_attn_fwd():
+        return "out", "lse", None, None, None
+
+    _flash_attn_fwd.compile_cache = {}
+    _flash_attn_bwd = None
+"""
+FILES = {
+    "fa3": {"flash_attn_interface.py": ""},
+    "fa4": FA4 | {"flash_attn/cute/interface.py": FIVE},
+}
+INSTALL = {"fa3": "pip install flash-attn-3", "fa4": "pip install flash-attn-4==4"}
 CASES = [
     Case(name="c", batch=2, heads=4, kv_heads=2, seqlen=24, headdim=16),
     Case(name="c", batch=2, heads=3, seqlen=24, seqlen_k=40, headdim=16),
@@ -223,6 +236,16 @@ def test_a_cpu_or_an_older_gpu_is_refused_with_the_baseline_to_run_instead(
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Old GPU")
     with pytest.raises(NotImplementedError, match=r"Old GPU has 8\.0.*`sdpa_flash`"):
         forward._check_gpu(torch.device("cuda", 0))
+
+
+def test_pytorch_gets_as_many_of_flash_attn_4_s_values_as_it_takes(activated, monkeypatch):
+    activated("sdpa_fa4", "fa4")
+    forward = sys.modules["flash_attn.cute"].interface._flash_attn_fwd
+    assert forward() == ("out", "lse"), "as PyTorch up to 2.13 takes them"
+    assert forward.compile_cache == {}, "the library finds its kernels by the function's name"
+    monkeypatch.setattr(inspect, "getsource", lambda _: "out, lse, *rest = module._flash_attn_fwd(")
+    activated("sdpa_fa4", "fa4")
+    assert len(sys.modules["flash_attn.cute"].interface._flash_attn_fwd()) == 5
 
 
 def test_flex_attention_is_asked_for_its_flash_backend(load, monkeypatch):
