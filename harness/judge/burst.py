@@ -204,7 +204,8 @@ class WorkerLink:
             withheld.restore()
 
         if len(reply.calls_ms) != inputs.calls or len(reply.strides) != inputs.calls:
-            said = f"{len(reply.calls_ms)} times for {inputs.calls} calls"
+            told = f"{len(reply.calls_ms)} times and {len(reply.strides)} lists of strides"
+            said = f"{told} for {inputs.calls} calls"
             raise WorkerGone(Status.INVALID_SUBMISSION, said)
         flat = [strides for call in reply.strides for strides in call]
         if len(flat) != len(held):

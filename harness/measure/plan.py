@@ -47,7 +47,10 @@ def plan_case(
     early = range(min(soonest or suite.blocks, suite.blocks))
     single = set(rng.sample(early, min(alone, len(early))))
     normal = Probe(case, "normal", problem.kwargs(case))
-    warm = [Block(normal, shuffled(entrants, rng), -1 - n) for n in range(suite.warmup_blocks)]
+    warm = [
+        Block(normal, shuffled(entrants, rng), -1 - n, alone > 0)  # the first two take longer
+        for n in range(suite.warmup_blocks)
+    ]
     timed = [Block(normal, shuffled(entrants, rng), n, n in single) for n in range(suite.blocks)]
     earliest, latest = 0, soonest or len(timed) + 1
     for probe in problem.audits(case)[: max(1, suite.blocks // 6)]:

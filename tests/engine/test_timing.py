@@ -259,6 +259,28 @@ def test_who_keeps_the_machine_beside_its_calls_costs_nobody_a_block_and_goes(
     assert bench.blocks_of("base") == [2]
 
 
+@pytest.mark.parametrize(
+    ("told", "rest_s"),
+    [
+        ({}, 0.0),
+        ({"rest_ms": 4.0, "t2_ms": 29.0}, 0.0),
+        ({"rest_ms": 6.0}, 0.024),
+        ({"t2_ms": 50.0}, 0.08),  # 46 ms of products: 222 us a call behind it, not 190
+        ({"t2_ms": 240.0}, 0.3),
+        ({"status": Status.CRASHED}, 0.3),
+    ],
+)
+def test_behind_who_may_have_heated_the_chip_it_rests(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, told: dict[str, Any], rest_s: float
+) -> None:
+    reply = BurstReport(status=Status.PASSED, calls_ms=(1.0, 1.0), t2_ms=3.0)
+    slow = reply.model_copy(update=told)
+    monkeypatch.setattr(timing, "run_burst", lambda *_: slow)
+    bench.state.quiet.watches = True
+    timing.run_block(bench.state, CASE, Block(Probe(CASE), ("mine",), None))
+    assert bench.now_s == pytest.approx(rest_s)
+
+
 def test_a_call_by_itself_follows_the_bursts_of_some_blocks(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
