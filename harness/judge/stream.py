@@ -22,6 +22,12 @@ from harness.process.cuda.driver import CudaDriver, timer
 MOST_PLACED_MS = 0.03
 
 
+def evict_l2() -> None:
+    """Queue a write of twice the L2: what lay there is read from memory again."""
+    size = torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size
+    torch.empty(2 * size, dtype=torch.uint8, device="cuda").zero_()
+
+
 class StreamLatch:
     """One burst at a time on the judge's stream; `turn` numbers them."""
 

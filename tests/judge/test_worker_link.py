@@ -9,6 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from harness.cli.selftest.stand_ins import standing_in  # noqa: E402
+from harness.judge import burst  # noqa: E402
 from harness.judge.burst import Patience, WorkerGone, WorkerLink  # noqa: E402
 from harness.judge.inputs import Inputs  # noqa: E402
 from harness.judge.sampled import Sampled  # noqa: E402
@@ -56,6 +57,8 @@ def test_a_rehearsal_is_done_a_few_times_in_the_workers_own_memory(monkeypatch):
     true, spec = q.clone(), TensorSpec("q", (1, 2, 64, 8), "fp16", withheld=True)
     asked = Inputs((spec,), (), tensors=[(q,)], references=[], kwargs={}, contract_limit=1.0)
     found, seen = WorkerLink(ours, "host", (q.nbytes, SIZE)), []
+    evicted = []
+    monkeypatch.setattr(burst, "evict_l2", lambda: evicted.append(len(seen)))
 
     def reveal_ms(withheld):
         withheld.reveal()
@@ -71,6 +74,7 @@ def test_a_rehearsal_is_done_a_few_times_in_the_workers_own_memory(monkeypatch):
         found.rehearse(asked)
         assert torch.equal(q, true)
     assert seen == [(True, False)] * 3
+    assert evicted == [0, 1, 2], "a single call's inputs are read from memory, as in a long burst"
     assert found.own_time.beyond(((spec,), 1), 1.0, 0.3, found) == pytest.approx(0.7)
     found.close()
     theirs.close()
