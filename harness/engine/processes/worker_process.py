@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from harness.catalog.entrants import intact
+from harness.catalog.source_files import holds
 from harness.engine.processes.judge_client import JudgeClient, Overdue
 from harness.errors import WireError
 from harness.problems import Problem
@@ -201,7 +201,7 @@ class WorkerProcess:
             self.start()
         failure = judge.attach(self.label, self.child, sizes, timeout_s, overdue)
         self.attached = True
-        if failure is None and not intact(self.entrant, self.jail.source):
+        if failure is None and not holds(self.jail.source, self.entrant.files):
             return BurstReport(status=Status.INTERRUPTED, message=CHANGED)
         return failure
 
