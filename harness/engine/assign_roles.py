@@ -53,12 +53,11 @@ class Crew:
 
     def assign_roles(self) -> Roles:
         """Add the null kernel and, if nobody asked for them, the headline and the control."""
-        request, asked = self.request, set(self.workers)
+        request = self.request
         null = null_entrant(self.problem, request.suite.cases, self.scratch / "null")
-        for entrant in (null, *request.with_trusted().entrants):
-            if entrant.name not in self.workers:
-                self.add(entrant)
-        self.hidden = frozenset(set(self.workers) - asked)
+        for entrant in (null, *request.trusted):
+            self.add(entrant)
+        self.hidden = frozenset({null.name, *(entrant.name for entrant in request.trusted)})
         return Roles(baseline=request.baseline, control=request.control, null=null.name)
 
     def add(self, entrant: Entrant) -> None:
