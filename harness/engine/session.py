@@ -240,8 +240,11 @@ def start_all(run: Run, workers: Sequence[WorkerProcess]) -> None:
     """Launch every one of `workers` that may run, all at once; they load while the judge starts.
 
     The house's own open their contexts later: a first verdict waits for each that is being opened.
+    Where nobody is timed nobody asks them: what they import would only take the verdict's cores.
     """
-    for place, worker in enumerate(worker for worker in workers if may_start(run, worker)):
+    theirs = {Kind.SUBMISSION} if run.only_check else set(Kind)
+    asked = (w for w in workers if w.entrant.kind in theirs and may_start(run, w))
+    for place, worker in enumerate(asked):
         run.observer.stage(worker.entrant.name, "load")
         worker.start(place + PLACES_LATER * (worker.entrant.kind is Kind.BASELINE))
 
