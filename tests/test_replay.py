@@ -148,7 +148,7 @@ def judged(tmp_path: Path, source: str, problem: str = "attention_forward") -> R
     machine = inspect_machine().without_gpu()
     request = Request(suite, machine, (entrant,), against, cache=tmp_path / "cache")
     found: list[Result] = []
-    session.execute(request, found.append, Observer())
+    session.execute(request.with_trusted(), found.append, Observer())
     (row,) = found
     record.append(tmp_path / "results", row)
     return row

@@ -93,7 +93,7 @@ def run_campaign(
     folder = placement.folder_of(request) if placement.resume else ""
     known = recorded_in(results, request, folder) if folder else set()
     units = plan_units(
-        request.with_trusted(),
+        request,
         per_unit=placement.per_unit,
         recorded=known.__contains__,
         sku=placement.sku_of(request),

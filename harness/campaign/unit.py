@@ -81,14 +81,15 @@ def plan_units(
     Headline and control ride in every unit: a ratio is always one of one GPU and one block.
     """
     always = {request.baseline, request.control}  # asked once: it looks at all entrants
-    beside = [e for e in request.entrants if e.name in always]
+    beside = [e for e in (*request.entrants, *request.trusted) if e.name in always]
     alone = [e for e in request.entrants if e not in beside] or beside
     names = [case.name for case in request.asked.cases]
     pending = (
         (e, tuple(name for name in names if not recorded((e.name, e.source_sha256, name))))
         for e in alone
     )
-    whole = replace(request, suite=request.suite.model_copy(update={"hidden": 0}))  # of one run
+    suite = request.suite.model_copy(update={"hidden": 0})  # of one run
+    whole = replace(request, suite=suite, trusted=())
     units: list[Unit] = []
     for cases, group in groupby(pending, key=lambda pair: pair[1]):
         members = [entrant for entrant, _ in group] if cases else []

@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 
 from harness.catalog import source_files, steps
 from harness.catalog.signature import MOST_BYTES, check_launch, check_source
-from harness.catalog.source_files import Files, digest, fault, holds, lay_out, names_in, read
+from harness.catalog.source_files import Files, digest, fault, lay_out, names_in, read
 from harness.catalog.yaml_model import model_of
 from harness.errors import NoEntryError, SubmissionError, UsageError, did_you_mean
 from harness.problems import PROBLEMS, Problem, get_problem
@@ -202,7 +202,7 @@ def load_entrant(
         kind=kind,
         folder=home,
         manifest=manifest,
-        source_sha256=digest(files, _described(manifest, files)),
+        source_sha256=_sha256_of(manifest, files),
         files=files,
     )
 
@@ -221,23 +221,18 @@ def read_again(entrant: Entrant) -> Entrant:
     folder, entry = entrant.folder, entrant.manifest.entry
     for names in _ways_to_read(folder, entry):
         files = read(folder, names)
-        if digest(files, _described(entrant.manifest, files)) == entrant.source_sha256:
+        if _sha256_of(entrant.manifest, files) == entrant.source_sha256:
             return entrant.model_copy(update={"files": files})
     raise fault(folder, "not the files that were asked for", "start the run again")
 
 
 def stage(entrant: Entrant, target: Path) -> None:
     """Make `target` the folder that workers and builders see: what was hashed, nothing else."""
-    if digest(entrant.files, _described(entrant.manifest, entrant.files)) != entrant.source_sha256:
+    if _sha256_of(entrant.manifest, entrant.files) != entrant.source_sha256:
         raise SubmissionError(
             f"{entrant.name}: its files were not read in this process", "start the run again"
         )
     lay_out(entrant.files, target)
-
-
-def intact(entrant: Entrant, staged: Path) -> bool:
-    """Whether the folder `staged` still holds the bytes that were hashed, and nothing else."""
-    return holds(staged, entrant.files)
 
 
 def _ways_to_read(folder: Path, entry: str) -> Iterator[list[str]]:
@@ -250,10 +245,10 @@ def _ways_to_read(folder: Path, entry: str) -> Iterator[list[str]]:
     yield names_in(folder)
 
 
-def _described(manifest: Manifest, files: Files) -> str:
-    """What the hash covers beside the files: the launch section of a rung without a manifest."""
+def _sha256_of(manifest: Manifest, files: Files) -> str:
+    """The hash of the files, and of the launch section of a rung without a manifest."""
     rung = manifest.entry.endswith(".cu") and "manifest.yaml" not in dict(files)
-    return json.dumps(manifest.launch, sort_keys=True) if rung else ""
+    return digest(files, json.dumps(manifest.launch, sort_keys=True) if rung else "")
 
 
 def _entry_in(folder: Path, manifest: Manifest, files: Files) -> tuple[Path, bytes]:

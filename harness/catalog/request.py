@@ -30,6 +30,7 @@ class Request:
     only_check: bool = False  # time nobody
     cases: tuple[str, ...] = ()  # only these of the suite, on the same board; all if empty
     refused: tuple[str, ...] = ()  # why somebody who came with others is left out
+    trusted: tuple[Entrant, ...] = ()  # headline and control, as far as nobody asked for them
 
     @property
     def asked(self) -> Suite:
@@ -44,11 +45,11 @@ class Request:
         return self.suite.against if self.baseline in judged else self.baseline
 
     def with_trusted(self) -> "Request":
-        """The same with the headline and the control among the entrants, asked for or not."""
+        """The same once headline and control are read that are not among the entrants."""
         lacking = {self.baseline, self.control} - {entrant.name for entrant in self.entrants}
         folder, problem = self.root / "baselines", get_problem(self.suite.problem)
         found = find_entrants(sorted(lacking), folder, Kind.BASELINE, problem) if lacking else ()
-        return replace(self, entrants=(*self.entrants, *found))
+        return replace(self, trusted=tuple(found))
 
     def without(self, entrant: str, cases: Sequence[str]) -> "Request":
         """The same for everybody but `entrant`, on `cases` only."""
@@ -87,4 +88,4 @@ def resolve(
         baseline=baseline,
         root=root,
         refused=tuple(map(str, refused)),
-    )
+    ).with_trusted()

@@ -1,7 +1,5 @@
 """The command line: `run` is the default command; every other command is a file."""
 
-from __future__ import annotations
-
 import argparse
 import errno
 import importlib
@@ -131,7 +129,7 @@ def is_campaign(args: argparse.Namespace) -> bool:
     return any(getattr(args, name, None) for name in MANY)
 
 
-def add_run(subparsers: argparse._SubParsersAction[Any]) -> None:
+def add_run(subparsers: "argparse._SubParsersAction[Any]") -> None:
     """Declare the default command."""
     parser = subparsers.add_parser(
         "run", help="judge, time and rank (the default)", epilog=typed(EPILOG)
@@ -204,7 +202,7 @@ def command_module(command: str) -> ModuleType:
     return importlib.import_module(f"harness.cli.{folder}.{FILES.get(command, command)}")
 
 
-def add_command(subparsers: argparse._SubParsersAction[Any], name: str, whole: bool) -> None:
+def add_command(subparsers: "argparse._SubParsersAction[Any]", name: str, whole: bool) -> None:
     """Declare any command but `run`; its flags, which its file knows, only if `whole`."""
     parser = subparsers.add_parser(name, help=COMMANDS[name])
     if whole:

@@ -4,8 +4,6 @@ It hears what happened and prints it; it asks nobody anything. Text that came fr
 sanitized before it is printed; names are harmless by their type (schema.Name).
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Mapping
@@ -69,7 +67,7 @@ class Terminal(Observer):
         self._printed: dict[str, list[str]] = {}
         self.replay_flags: Mapping[str, str] = {}  # entry → where its source and its row lie
 
-    def __enter__(self) -> Terminal:
+    def __enter__(self) -> "Terminal":
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -5,7 +5,7 @@ import functools
 import hashlib
 import os
 import secrets
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 
 from harness.catalog.entrants import private_folder, stage
@@ -14,11 +14,10 @@ from harness.catalog.request import Request
 from harness.engine.processes.worker_process import WorkerProcess
 from harness.engine.run_state import Roles
 from harness.errors import HarnessError
-from harness.measure.machine import minor_of
 from harness.problems import Problem
 from harness.process.child import Jail
 from harness.process.forkserver import ForkServer
-from harness.process.sandbox import enter, namespaces, readable
+from harness.process.sandbox import enter, namespaces
 from harness.process.sandbox.folders import DISK_FILES, counted, remove_tree
 from harness.process.scratch import house, locked
 from harness.schema import Entrant, Kind, Machine
@@ -36,14 +35,14 @@ class Crew:
         device: str,
         scratch: Path,
         forkserver: ForkServer | None = None,
+        nodes: Sequence[Path] = (),
     ) -> None:
+        """`nodes`: of the GPU that the workers see; without one Triton interprets."""
         self.request, self.problem, self.device = request, problem, device
         self.scratch, self.forkserver = scratch, forkserver
-        #: Which GPU the workers see, and its nodes; without one Triton interprets.
-        self.env, self.devices = {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}, []
-        if device == "cuda":
-            self.env = gpu_env(request.machine)
-            self.devices = readable.gpu_nodes(minor_of(request.machine))
+        interpreted = {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
+        self.env = gpu_env(request.machine) if device == "cuda" else interpreted
+        self.nodes = tuple(nodes)
         self.workers: dict[str, WorkerProcess] = {}
         self.hidden: frozenset[str] = frozenset()  # ran, but nobody asked for a row of it
         strangers = sum(entrant.kind is Kind.SUBMISSION for entrant in request.entrants)
@@ -53,12 +52,11 @@ class Crew:
 
     def assign_roles(self) -> Roles:
         """Add the null kernel and, if nobody asked for them, the headline and the control."""
-        request, asked = self.request, set(self.workers)
+        request = self.request
         null = null_entrant(self.problem, request.suite.cases, self.scratch / "null")
-        for entrant in (null, *request.with_trusted().entrants):
-            if entrant.name not in self.workers:
-                self.add(entrant)
-        self.hidden = frozenset(set(self.workers) - asked)
+        for entrant in (null, *request.trusted):
+            self.add(entrant)
+        self.hidden = frozenset({null.name, *(entrant.name for entrant in request.trusted)})
         return Roles(baseline=request.baseline, control=request.control, null=null.name)
 
     def add(self, entrant: Entrant) -> None:
@@ -92,7 +90,7 @@ class Crew:
             house=house(self.scratch),
             level=request.sandbox,
             uid=uid,
-            devices=tuple(self.devices),
+            devices=self.nodes,
             processes=self.share if entrant.kind is Kind.SUBMISSION else enter.Rules.processes,
             memory_bytes=int(request.suite.limits.memory_gib * 2**30),
             root=request.root,

@@ -64,16 +64,18 @@ def opened(request: Request, save: Callable[[Result], None], observer: Observer)
     before = frozenset(process_tree.children(os.getpid()))
     with contextlib.ExitStack() as stack:
         stack.enter_context(tidy())
+        device, nodes = "cpu", list[Path]()
         if request.machine.has_gpu:
             minor = minor_of(request.machine)
             node = Path("/dev", "nvidiactl" if minor is None else f"nvidia{minor}")
             stack.enter_context(gpu_lock(node, observer.note))
+            if request.suite.device == "gpu":
+                device, nodes = "cuda", readable.gpu_nodes(minor)
         trusted = stack.enter_context(prestart.taken())
         monitor = Monitor(request.machine)
         stack.callback(monitor.close)
-        device = "cuda" if request.machine.has_gpu and request.suite.device == "gpu" else "cpu"
         judge = JudgeClient(trusted.judge, problem.name, device, gpu_env(request.machine))
-        crew = Crew(request, problem, device, trusted.scratch, trusted.forkserver)
+        crew = Crew(request, problem, device, trusted.scratch, trusted.forkserver, nodes)
         roles, workers = crew.assign_roles(), crew.workers
         stack.callback(WorkerProcess.end_all, workers.values())
         run = Run(
@@ -108,8 +110,9 @@ def warm_up(request: Request, observer: Observer) -> None:
     """
     problem = get_problem(request.suite.problem)
     enter.require(request.sandbox)
+    nodes = readable.gpu_nodes(minor_of(request.machine))
     with tidy(), scratch_folder() as scratch:
-        for name, worker in Crew(request, problem, "cuda", scratch).workers.items():
+        for name, worker in Crew(request, problem, "cuda", scratch, nodes=nodes).workers.items():
             manifest = worker.entrant.manifest
             cases = [case for case in request.asked.cases if not manifest.claims.refusal(case)]
             lacks = missing(manifest.needs) or too_old(manifest.needs, request.machine)
@@ -237,8 +240,11 @@ def start_all(run: Run, workers: Sequence[WorkerProcess]) -> None:
     """Launch every one of `workers` that may run, all at once; they load while the judge starts.
 
     The house's own open their contexts later: a first verdict waits for each that is being opened.
+    Where nobody is timed nobody asks them: what they import would only take the verdict's cores.
     """
-    for place, worker in enumerate(worker for worker in workers if may_start(run, worker)):
+    theirs = {Kind.SUBMISSION} if run.only_check else set(Kind)
+    asked = (w for w in workers if w.entrant.kind in theirs and may_start(run, w))
+    for place, worker in enumerate(asked):
         run.observer.stage(worker.entrant.name, "load")
         worker.start(place + PLACES_LATER * (worker.entrant.kind is Kind.BASELINE))
 

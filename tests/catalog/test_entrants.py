@@ -19,7 +19,6 @@ from harness.catalog.entrants import (
     entry_name,
     find_entrants,
     gather,
-    intact,
     known,
     ladders,
     load_entrant,
@@ -581,7 +580,7 @@ def test_who_came_with_all_fails_alone(tmp_path: Path) -> None:
 
 def staged(entrant: Entrant, target: Path) -> dict[str, str]:
     stage(entrant, target)
-    assert intact(entrant, target)
+    assert source_files.holds(target, entrant.files)
     there = [path for path in target.rglob("*") if path.is_file()]
     return {path.relative_to(target).as_posix(): path.read_text() for path in there}
 
@@ -621,7 +620,7 @@ def test_a_copy_that_was_changed_is_made_anew(tmp_path: Path) -> None:
         lambda: [shutil.rmtree(target), target.symlink_to(tmp_path / "in" / "mine")],
     ):  # fmt: skip
         spoil()
-        assert not intact(entrant, target)
+        assert not source_files.holds(target, entrant.files)
         assert staged(entrant, target).keys() == {"submission.py", "manifest.yaml"}
 
 

@@ -231,7 +231,7 @@ def test_a_worker_that_another_made_unusable_is_replaced_and_takes_its_turn() ->
     state = bench("a")
     state.quiet.release.side_effect = [False, True]
     state.judge.attach.return_value = None
-    with patch("harness.engine.processes.worker_process.intact", return_value=True):
+    with patch("harness.engine.processes.worker_process.holds", return_value=True):
         reply = run_burst(state, "a", QUESTION, 1)
     assert reply
     assert reply.status is Status.PASSED
@@ -258,7 +258,7 @@ def test_a_turn_past_all_deadlines_ends_its_worker_as_timed_out() -> None:
 def attach(state: Any) -> Any:
     """Whatever was ended starts again when it is needed."""
     state.judge.attach.return_value = None
-    return patch("harness.engine.processes.worker_process.intact", return_value=True)
+    return patch("harness.engine.processes.worker_process.holds", return_value=True)
 
 
 def test_whose_kernels_run_on_behind_the_lock_is_found_and_nobody_else_fails() -> None:

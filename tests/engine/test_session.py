@@ -178,7 +178,11 @@ def test_who_was_starved_by_another_builder_builds_again_alone(
     assert 0.1 <= known.build_s < 60 if again else known.build_s == 600
 
 
-def test_workers_are_told_how_many_are_asked_before_them(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("only_check", [False, True])
+def test_workers_are_told_how_many_are_asked_before_them(
+    monkeypatch: pytest.MonkeyPatch, only_check: bool
+) -> None:
+    """In a check a baseline's imports took two seconds of a core, and nobody asked it anything."""
     monkeypatch.setattr(session, "may_start", lambda _, worker: not worker.fails)
     places: dict[str, int] = {}
     workers = [worker("first"), worker("failed", fails=True), worker("second"), worker("sdpa")]
@@ -186,9 +190,10 @@ def test_workers_are_told_how_many_are_asked_before_them(monkeypatch: pytest.Mon
         kind = Kind.BASELINE if each.name == "sdpa" else Kind.SUBMISSION
         each.entrant = SimpleNamespace(name=each.name, kind=kind)
         each.start = lambda place, name=each.name: places.update({name: place})
-    run = SimpleNamespace(observer=SimpleNamespace(stage=lambda *_: None))
+    run = SimpleNamespace(observer=SimpleNamespace(stage=lambda *_: None), only_check=only_check)
     session.start_all(run, workers)
-    assert places == {"first": 0, "second": 1, "sdpa": 2 + session.PLACES_LATER}
+    later = {} if only_check else {"sdpa": 2 + session.PLACES_LATER}
+    assert places == {"first": 0, "second": 1, **later}
 
 
 def test_all_workers_are_killed_before_one_is_waited_for() -> None:

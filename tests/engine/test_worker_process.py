@@ -64,11 +64,12 @@ def test_those_who_are_judged_share_the_processes(
     monkeypatch.setattr("harness.process.sandbox.cgroup.room", lambda: 3000)
     request, problem = on_a_small_disk(tmp_path)
     (tmp_path / "scratch").mkdir()
-    made = Crew(request, problem, "cpu", tmp_path / "scratch")
+    made = Crew(request.with_trusted(), problem, "cpu", tmp_path / "scratch")
     made.assign_roles()
     told = {name: worker.jail.processes for name, worker in made.workers.items()}
     assert told.pop("mine") == enter.share_of_processes(1) == 2000
     assert set(told.values()) == {2048}, "the house knows what it starts"
+    assert made.hidden == set(told), "nobody asked for a row of theirs"
 
 
 def test_no_two_of_a_run_are_one_user(monkeypatch: pytest.MonkeyPatch) -> None:

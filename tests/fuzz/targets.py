@@ -22,7 +22,8 @@ from harness.board.rank import leaderboard
 from harness.board.render.markdown import render
 from harness.board.rivals import classify
 from harness.catalog import steps
-from harness.catalog.entrants import gather, intact, load_entrant, read_again, stage
+from harness.catalog.entrants import gather, load_entrant, read_again, stage
+from harness.catalog.source_files import holds
 from harness.engine.processes.judge_client import JudgeClient, JudgeFailed
 from harness.engine.processes.worker_process import hear_builder
 from harness.errors import SubmissionError, WireError
@@ -189,7 +190,7 @@ def load(files: dict[str, bytes | str | None]) -> None:
         needs = entrant.manifest.needs
         assert isinstance(missing(needs) + too_old(needs, HOPPER), str)
         stage(entrant, folder.parent / "staged")
-        assert intact(entrant, folder.parent / "staged")
+        assert holds(folder.parent / "staged", entrant.files)
         told = entrant.model_validate_json(entrant.model_dump_json())
         assert read_again(told) == entrant
 

@@ -1,4 +1,4 @@
-"""How the house stands: rooms, floors and circles of harness/ by its imports, and what everything weighs.
+"""How the house stands: rooms, floors and circles of harness/ by its imports, a request's walk, weights.
 
     python -m tests.house.count      print it
     python -m tests.house.picture    draw docs/harness.svg
@@ -9,6 +9,7 @@ floor above the highest room that it imports; rooms of a circle share a floor.
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
@@ -142,6 +143,106 @@ def arrows_up() -> list[str]:
     return list(rooms_.get("ignore_imports", []))
 
 
+# --------------------------------------------------------------------------- a walk
+
+Knows = tuple[str, str, frozenset[str]]  # a module, a function of it, the parameters in question
+START: Knows = ("harness.cli.dispatch", "dispatch", frozenset({"request"}))
+
+
+@cache
+def module(name: str) -> tuple[Mapping[str, ast.FunctionDef], Mapping[str, tuple[str, str]]]:
+    """What a module of ours defines: functions, `Class.method`; and imports: name → its home."""
+    path = ROOT.joinpath(*name.split("."))
+    path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    if not name.startswith("harness") or not path.exists():
+        return {}, {}
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    classes = {node.name: node.body for node in tree.body if isinstance(node, ast.ClassDef)}
+    made = {"": tree.body} | {f"{name}.": body for name, body in classes.items()}
+    built = ast.parse("def __init__(self): ...").body[0]
+    functions = {f"{name}.__init__": built for name in classes} | {
+        holder + node.name: node
+        for holder, body in made.items()
+        for node in body
+        if isinstance(node, ast.FunctionDef)
+    }
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module]
+    return functions, {
+        a.asname or a.name: (str(n.module), a.name) for n in imports for a in n.names
+    }
+
+
+def _home(where: str, name: str) -> tuple[str, str]:
+    """Module and name of the function that `name`, a class's too, calls in `where`; else ""."""
+    functions, imports = module(where)
+    first, _, rest = name.partition(".")
+    for known in (name, f"{name}.__init__"):
+        if known in functions:
+            return where, known
+    if first not in imports:
+        return "", ""
+    there, called = imports[first]
+    if any(module(f"{there}.{called}")):
+        return _home(f"{there}.{called}", rest)
+    return _home(there, f"{called}.{rest}" if rest else called)
+
+
+def walk(start: Knows = START) -> list[str]:
+    """The files that a parameter and its parts are handed to, call by call as the code is written.
+
+    One call after another into one file is one stay there. Who knows them already is entered and
+    not walked again. An object made of them ends the way: what it does later nobody follows.
+    """
+    stays, seen, open_ = [start[0]], set[Knows](), [start]
+    while open_:
+        at = open_.pop()
+        stays += [at[0]] if stays[-1] != at[0] else []
+        if at not in seen:
+            seen.add(at)
+            open_ += reversed(_handed_on(*at))
+    return stays
+
+
+def _handed_on(where: str, name: str, mine: frozenset[str]) -> list[Knows]:
+    """To which functions of ours one hands any of its parameters `mine`, in order, and as what."""
+    body, known = module(where)[0][name], set(mine)
+    typed = {a.arg: ast.unparse(a.annotation).strip("'") for a in body.args.args if a.annotation}
+    typed |= dict.fromkeys(("self", "cls"), name.partition(".")[0])
+
+    def callee(call: ast.Call) -> tuple[str, str]:
+        first, *rest = ast.unparse(call.func).split(".")
+        return _home(where, ".".join((typed.get(first, first), *rest)))
+
+    def holds(node: ast.AST) -> bool:
+        """Whether a part of them comes of `node`: a text or what we make of it is none."""
+        if isinstance(node, ast.JoinedStr):
+            return False
+        if isinstance(node, ast.Call) and callee(node)[0]:
+            return isinstance(node.func, ast.Attribute) and holds(node.func.value)
+        return getattr(node, "id", None) in known or any(map(holds, ast.iter_child_nodes(node)))
+
+    for node in (*ast.walk(body), *ast.walk(body)):  # twice: a loop's end goes into its beginning
+        targets = getattr(node, "targets", [getattr(node, "target", None)])
+        if targets != [None] and holds(getattr(node, "iter", getattr(node, "value", body.args))):
+            stored = (n for t in targets for n in ast.walk(t) if isinstance(n, ast.Name))
+            known |= {n.id for n in stored if isinstance(n.ctx, ast.Store)}
+    found: list[Knows] = []
+    calls = [node for node in ast.walk(body) if isinstance(node, ast.Call)]
+    for call in sorted(calls, key=lambda call: (call.end_lineno, call.end_col_offset)):
+        module_, called = callee(call)
+        if not called:
+            continue
+        names = [a.arg for a in module(module_)[0][called].args.args]
+        bound = names[:1] in (["self"], ["cls"])
+        passed = [*zip(names[bound:], call.args, strict=False)]
+        passed += [(k.arg, k.value) for k in call.keywords if k.arg]
+        if bound and isinstance(call.func, ast.Attribute):
+            passed.append((names[0], call.func.value))
+        if told := frozenset(name for name, value in passed if holds(value)):
+            found.append((module_, called, told))
+    return found
+
+
 # --------------------------------------------------------------------------- weights
 
 
@@ -185,6 +286,7 @@ def count() -> dict[str, tuple[int, str]]:
         "floors": (len(stories), f"at the top {', '.join(stories[-1])}"),
         "circles": (len(rings), "; ".join(" ↔ ".join(sorted(ring)) for ring in rings)),
         "arrows_up": (len(arrows_up()), ", ".join(arrows_up())),
+        "stays": (len(walk()), " > ".join(walk()).replace("harness.", "")),
         "harness_lines": (sum(lengths.values()), f"{len(python)} files"),
         "exported_lines": (exported, "what `export` copies into a package"),
         "longest_file": _most(lengths),

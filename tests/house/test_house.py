@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,49 @@ def test_floors_and_circles(house: str, floors: list[list[str]], circles: list[s
 
 def test_a_detour_replaces_its_shortcut() -> None:
     assert count.without_detours(drawn("a>bcd b>c c>d d>")) == drawn("a>b b>c c>d d>")
+
+
+WALKED = {
+    "a": """
+        from harness import b as other
+        from harness.c import Kept, shown
+        def start(request: "Mine", view):
+            view.note(shown("nothing of it"))
+            part = request.part
+            told = f"{request.name}"
+            shown(told)
+            other.first(view, of=[part])
+            request.more()
+            kept = Kept(request)
+            kept.ask()
+        class Mine:
+            def more(self):
+                for each in sorted(self.parts):
+                    other.first(each, self)
+        """,
+    "b": """
+        from harness import c
+        def first(one, of): c.shown(of)
+        """,
+    "c": """
+        def shown(text): ...
+        class Kept:
+            def ask(self): shown(self)
+        """,
+}
+
+
+def test_a_walk_goes_where_a_part_is_handed_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "harness").mkdir()
+    for name, text in WALKED.items():
+        (tmp_path / "harness" / f"{name}.py").write_text(textwrap.dedent(text))
+    monkeypatch.setattr(count, "ROOT", tmp_path)
+    count.module.cache_clear()
+    walked = count.walk(("harness.a", "start", frozenset({"request"})))
+    count.module.cache_clear()
+    assert "".join(name[-1] for name in walked) == "abcabc"
 
 
 ROOMS = "abcdefg"

@@ -229,7 +229,7 @@ STAND_INS: dict[str, tuple[StandIn, ...]] = {
     # the hashed bytes and nothing else
     "staged_sources": (
         _by("engine.assign_roles:stage", lambda one, to: shutil.copytree(one.folder, to)),
-        _in("engine.processes.worker_process:intact", _always(True)),
+        _in("engine.processes.worker_process:holds", _always(True)),
     ),
     # bytes and files of cache and scratch
     "quota": (_in("engine.guards.resource_watch:ResourceWatch.hoard", _always(None)),),

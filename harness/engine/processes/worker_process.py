@@ -8,8 +8,6 @@
 Nobody else touches its parts: who wants it to do something says so here. No import of torch.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json
@@ -19,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from harness.catalog.entrants import intact
+from harness.catalog.source_files import holds
 from harness.engine.processes.judge_client import JudgeClient, Overdue
 from harness.errors import WireError
 from harness.problems import Problem
@@ -201,7 +199,7 @@ class WorkerProcess:
             self.start()
         failure = judge.attach(self.label, self.child, sizes, timeout_s, overdue)
         self.attached = True
-        if failure is None and not intact(self.entrant, self.jail.source):
+        if failure is None and not holds(self.jail.source, self.entrant.files):
             return BurstReport(status=Status.INTERRUPTED, message=CHANGED)
         return failure
 
@@ -254,7 +252,7 @@ class WorkerProcess:
         return reply.model_copy(update={"status": status, "message": message})
 
     @staticmethod
-    def end_all(workers: Iterable[WorkerProcess]) -> None:
+    def end_all(workers: Iterable["WorkerProcess"]) -> None:
         """Kill all, then wait for each: with a context one takes a tenth of a second to die."""
         workers = list(workers)
         for worker in workers:
@@ -265,7 +263,7 @@ class WorkerProcess:
 
     @staticmethod
     @contextlib.contextmanager
-    def none_loads(workers: Iterable[WorkerProcess]) -> Iterator[None]:
+    def none_loads(workers: Iterable["WorkerProcess"]) -> Iterator[None]:
         """Meanwhile those of `workers` that still load are stopped: they took somebody's time."""
         with contextlib.ExitStack() as stack:
             for worker in workers:
