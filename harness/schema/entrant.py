@@ -77,7 +77,7 @@ class Manifest(Frozen):
     #: The line that installs what is missing; somebody will type it: no sign of a shell is in it.
     install: str = Field(default="", pattern=r"^[A-Za-z0-9 _.+:/=@,\[\]-]{0,300}$")
     version_of: Package | Literal[""] = ""  # package whose version goes into the record
-    accumulates: Sums = Field(default={})  # as far as it is known
+    accumulates: Sums = Field(default={}, max_length=4)  # as far as it is known
     launch: dict[str, Any] | None = None  # how to launch the kernels of a plain .cu entry
 
     @field_validator("entry")

@@ -292,7 +292,7 @@ class Result(Front):
     error: Error | None = None  # worst over all verified outputs
     mismatch: Mismatch | None = None  # where an output is wrong, and what inputs show it again
     deterministic: bool | None = None  # the same inputs gave the same bits; None: not asked
-    accumulates: Sums = Field(default={})  # by its manifest
+    accumulates: Sums = Field(default={}, max_length=4)  # by its manifest
     lse: bool = False  # it was asked for (o, lse), too, and both were right
     slack: Slack | None = None
     samples: tuple[Sample, ...] = Field(default=(), max_length=2 * MOST_BLOCKS)
