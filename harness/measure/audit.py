@@ -266,9 +266,8 @@ def of_record(row: Result, beside: Mapping[str, Result]) -> list[str]:
 def _as_told(row: Result, trusted: bool) -> Entrant:
     """Who the row says that it is of; before paces were named the baseline alone was trusted."""
     claims, package = Claims.model_construct(lse=row.lse), row.version.partition(" ")[0]
-    manifest = Manifest.model_construct(
-        language=row.language, author=row.author, version_of=package, claims=claims
-    )
+    told = {name: getattr(row, name) for name in ("language", "author", "accumulates")}
+    manifest = Manifest.model_construct(version_of=package, claims=claims, **told)
     kind = row.kind if trusted else Kind.SUBMISSION
     return Entrant.model_construct(
         name=row.entry, kind=kind, manifest=manifest, source_sha256=row.source_sha256

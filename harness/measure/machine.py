@@ -37,8 +37,8 @@ def gpu_uuids() -> list[str]:
     with nvml() as lib:
         if lib is None:
             return []
-        handles = [lib.nvmlDeviceGetHandleByIndex(i) for i in range(lib.nvmlDeviceGetCount())]
-        return [_text(lib.nvmlDeviceGetUUID(handle)) for handle in handles]
+        numbers = range(lib.nvmlDeviceGetCount())
+        return [_text(lib.nvmlDeviceGetUUID(lib.nvmlDeviceGetHandleByIndex(i))) for i in numbers]
 
 
 def visible(uuids: list[str], environment: Mapping[str, str] = os.environ) -> list[int]:
@@ -63,13 +63,9 @@ def visible(uuids: list[str], environment: Mapping[str, str] = os.environ) -> li
 def inspect_machine(gpu: int | Literal["auto"] | None = AUTO) -> Machine:
     """Describe this machine and its GPU number `gpu` (NVML order); None asks for the CPU alone."""
     index = next(iter(visible(gpu_uuids())), None) if isinstance(gpu, str) else gpu
-    base: dict[str, Any] = {
-        "torch": version_of("torch"),
-        "triton": version_of("triton"),
-        "python": platform.python_version(),
-        "cpu": _cpu_name(),
-        "platform": platform.platform(),
-    }
+    base: dict[str, Any] = {name: version_of(name) for name in ("torch", "triton")}
+    base |= {"cudnn": _cudnn(), "python": platform.python_version()}
+    base |= {"cpu": _cpu_name(), "platform": platform.platform()}
     with nvml() as lib:
         if lib is None or index is None or lib.nvmlDeviceGetCount() == 0:
             return Machine(**base)
@@ -81,13 +77,11 @@ def inspect_machine(gpu: int | Literal["auto"] | None = AUTO) -> Machine:
 
 def _describe(lib: ModuleType, gpu: int, base: dict[str, Any]) -> Machine:
     handle = lib.nvmlDeviceGetHandleByIndex(gpu)
-    major, minor = lib.nvmlDeviceGetCudaComputeCapability(handle)
-    capability = f"{major}.{minor}"
+    capability = ".".join(map(str, lib.nvmlDeviceGetCudaComputeCapability(handle)))
     cuda = lib.nvmlSystemGetCudaDriverVersion_v2()
-    try:
+    power = 0.0
+    with contextlib.suppress(lib.NVMLError):
         power = lib.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000
-    except lib.NVMLError:
-        power = 0.0
     return Machine(
         gpu=_text(lib.nvmlDeviceGetName(handle)),
         uuid=_text(lib.nvmlDeviceGetUUID(handle)),
@@ -104,23 +98,19 @@ def _describe(lib: ModuleType, gpu: int, base: dict[str, Any]) -> Machine:
 def minor_of(machine: Machine) -> int | None:
     """Number of the GPU's device node, 3 for /dev/nvidia3; None where the driver does not tell."""
     with nvml() as lib:
-        if lib is None or not machine.uuid:
-            return None
-        try:
-            return int(lib.nvmlDeviceGetMinorNumber(lib.nvmlDeviceGetHandleByUUID(machine.uuid)))
-        except lib.NVMLError:
-            return None
+        if lib and machine.uuid:
+            with contextlib.suppress(lib.NVMLError):
+                handle = lib.nvmlDeviceGetHandleByUUID(machine.uuid)
+                return int(lib.nvmlDeviceGetMinorNumber(handle))
+    return None
 
 
 def missing(needs: Needs) -> str:
     """What `needs` asks for and this machine lacks, or an empty string."""
-    for package in needs.packages:
-        if not version_of(package):
-            return f"Python package '{package}' is not installed"
-    for tool in needs.tools:
-        if not shutil.which(tool):
-            return f"'{tool}' is not on the PATH"
-    return ""
+    absent = [package for package in needs.packages if not version_of(package)]
+    lacking = [f"Python package '{package}' is not installed" for package in absent]
+    lacking += [f"'{tool}' is not on the PATH" for tool in needs.tools if not shutil.which(tool)]
+    return next(iter(lacking), "")
 
 
 def too_old(needs: Needs, machine: Machine) -> str:
@@ -134,10 +124,9 @@ def too_old(needs: Needs, machine: Machine) -> str:
 
 def without_gpu(manifest: Manifest, machine: Machine) -> str:
     """Why a machine without a GPU cannot run it, or an empty string."""
-    least = manifest.needs.compute_capability
-    if machine.has_gpu or least == "0.0" or manifest.language == "triton":  # which is interpreted
-        return ""
-    return f"needs a GPU of capability {least}"
+    least, interpreted = manifest.needs.compute_capability, manifest.language == "triton"
+    runs = machine.has_gpu or least == "0.0" or interpreted
+    return "" if runs else f"needs a GPU of capability {least}"
 
 
 def version_of(package: str) -> str:
@@ -146,6 +135,16 @@ def version_of(package: str) -> str:
         return importlib.metadata.version(package) if package else ""  # 3.10 finds some for ""
     except (importlib.metadata.PackageNotFoundError, ValueError, OSError):
         return ""
+
+
+def _cudnn() -> str:
+    """Version of the cuDNN wheel beside torch, which torch loads whatever is first on sys.path."""
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError, OSError):
+        beside = [str(importlib.metadata.distribution("torch").locate_file(""))]
+        for name in ("nvidia-cudnn-cu13", "nvidia-cudnn-cu12"):
+            for wheel in importlib.metadata.distributions(name=name, path=beside):
+                return wheel.version
+    return ""
 
 
 def _text(value: str | bytes) -> str:

@@ -206,6 +206,7 @@ def _identity(evidence: Evidence, facts: RunFacts) -> dict[str, Any]:
         "language": entrant.manifest.language,
         "author": entrant.manifest.author,
         "source_sha256": entrant.source_sha256,
+        "accumulates": entrant.manifest.accumulates,
         "problem": facts.problem.name,
         "config": evidence.case.name,
         "gpu": facts.machine.gpu,

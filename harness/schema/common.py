@@ -5,7 +5,7 @@ import math
 import re
 from collections.abc import Iterator
 from enum import Enum
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 from pydantic_core import PydanticSerializationError
@@ -34,6 +34,8 @@ Plain = Annotated[str, Field(pattern=r"^[A-Za-z0-9+._/-]{0,128}$")]
 #: As a package index writes it, and as a search path holds it: no path, nothing endless.
 Package = Annotated[str, Field(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,78}[A-Za-z0-9])?$")]
 Tool = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.+-]{0,79}$")]
+#: Output → the type it is summed in.
+Sums = dict[Literal["o", "dq", "dk", "dv"], Literal["fp32", "fp16", "bf16"]]
 Login = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9-]{0,38}$")]  # of GitHub
 
 

@@ -3,23 +3,22 @@
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import BeforeValidator, Field, field_validator
 
-from harness.schema.common import Dtype, Frozen, Kind, Login, Name, Package, Tool
+from harness.schema.common import Dtype, Frozen, Kind, Login, Name, Package, Sums, Tool
 from harness.schema.suite import MOST_SEQLEN, Case
+
+#: What YAML reads as a number or as yes and no.
+AsText = BeforeValidator(lambda told: str(told).lower() if isinstance(told, (int, float)) else told)
+Capability = Annotated[str, AsText, Field(pattern=r"^[0-9]{1,3}\.[0-9]{1,2}$")]
 
 
 class Needs(Frozen):
     """What must be there before an entrant can run."""
 
-    compute_capability: str = Field(default="0.0", pattern=r"^[0-9]{1,3}\.[0-9]{1,2}$")
+    compute_capability: Capability = "0.0"
     packages: tuple[Package, ...] = Field(default=(), max_length=50)
     tools: tuple[Tool, ...] = Field(default=(), max_length=50)
-
-    @field_validator("compute_capability", mode="before")
-    @classmethod
-    def _as_text(cls, value: object) -> object:
-        return str(value) if isinstance(value, (int, float)) else value
 
 
 class Claims(Frozen):
@@ -28,7 +27,7 @@ class Claims(Frozen):
     headdims: tuple[Annotated[int, Field(ge=1, le=1024)], ...] = Field(
         default=(64, 128, 256), min_length=1, max_length=1024
     )
-    causal: Literal["both", "true", "false"] = "both"
+    causal: Annotated[Literal["both", "true", "false"], AsText] = "both"
     seqlen_multiple: int = Field(default=1, ge=1, le=MOST_SEQLEN)
     seqlen_min: int = Field(default=1, ge=1, le=MOST_SEQLEN)
     dtypes: tuple[Dtype, ...] = Field(default=(Dtype.FP16,), min_length=1, max_length=8)
@@ -36,11 +35,6 @@ class Claims(Frozen):
     seqlens: Literal["equal", "any"] = "equal"  # any: takes more or fewer keys than queries
     packed: bool = False  # takes cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k
     lse: bool = False  # takes return_lse: claimed by the function's signature, in every manifest
-
-    @field_validator("causal", mode="before")
-    @classmethod
-    def _yaml_bool(cls, value: object) -> object:
-        return str(value).lower() if isinstance(value, bool) else value
 
     def refusal(self, case: Case) -> str:
         """Why `case` is outside these claims, or an empty string."""
@@ -83,6 +77,7 @@ class Manifest(Frozen):
     #: The line that installs what is missing; somebody will type it: no sign of a shell is in it.
     install: str = Field(default="", pattern=r"^[A-Za-z0-9 _.+:/=@,\[\]-]{0,300}$")
     version_of: Package | Literal[""] = ""  # package whose version goes into the record
+    accumulates: Sums = Field(default={}, max_length=4)  # as far as it is known
     launch: dict[str, Any] | None = None  # how to launch the kernels of a plain .cu entry
 
     @field_validator("entry")

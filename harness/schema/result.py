@@ -24,6 +24,7 @@ from harness.schema.common import (
     Positive,
     Ratio,
     Status,
+    Sums,
     Timed,
 )
 from harness.schema.mismatch import Mismatch
@@ -58,6 +59,7 @@ class Machine(Frozen):
     cuda: Fact = ""
     torch: Fact = ""
     triton: Fact = ""
+    cudnn: Fact = ""  # of torch
     python: Fact = ""
     cpu: Fact = ""
     platform: Fact = ""
@@ -291,6 +293,7 @@ class Result(Front):
     error: Error | None = None  # worst over all verified outputs
     mismatch: Mismatch | None = None  # where an output is wrong, and what inputs show it again
     deterministic: bool | None = None  # the same inputs gave the same bits; None: not asked
+    accumulates: Sums = Field(default={}, max_length=4)  # by its manifest
     lse: bool = False  # it was asked for (o, lse), too, and both were right
     slack: Slack | None = None
     samples: tuple[Sample, ...] = Field(default=(), max_length=2 * MOST_BLOCKS)

@@ -107,6 +107,13 @@ def test_who_is_bitwise_repeatable_is_named_where_somebody_is_not() -> None:
     assert told(hdim64_seq4k=True) == "", "everybody is: it tells nobody apart"
 
 
+def test_in_what_type_somebody_says_that_it_sums_is_told() -> None:
+    results = run_of({"a": 0.9})
+    results = [r.model_copy(update={"accumulates": {"dq": "bf16"}}) for r in results]
+    assert "sums dq in bf16, by its manifest" in board_text(results)
+    assert "sums" not in board_text(run_of({"a": 0.9}))
+
+
 def test_ties_tell_what_would_separate_them() -> None:
     text = board_text(run_of({"a": 0.9, "b": 0.9002}, seed=4))
     assert "| 1= | `a`" in text or "| 1= | `b`" in text

@@ -29,7 +29,7 @@ from harness.catalog.entrants import (
 from harness.cli import main
 from harness.cli.commands import baselines, list_
 from harness.errors import SubmissionError
-from harness.measure.machine import version_of
+from harness.measure.machine import inspect_machine, version_of
 from harness.problems import get_problem
 from harness.schema import Entrant, Kind
 
@@ -219,6 +219,7 @@ def test_the_hash_follows_the_source_and_not_the_notes(tmp_path: Path) -> None:
             r"manifest.yaml:2: needs.compute_capability: ",
         ),
         ('version_of: " "\n', r"manifest.yaml:2: version_of"),
+        ("accumulates: {dq: int8}\n", r"manifest.yaml:2: accumulates.dq: .*int8"),
         (
             "install: pip install x; rm -rf .\n",
             r"manifest.yaml:2: install: .*got 'pip install x; rm",
@@ -968,6 +969,21 @@ def test_the_name_is_the_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize("package", ["", " ", "no-such-package", "a/../b"])
 def test_what_is_no_package_has_no_version(package: str) -> None:
     assert version_of(package) == ""
+
+
+def test_the_cudnn_is_the_one_beside_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch looks beside itself, whatever wheel comes first on sys.path."""
+    for folder, name, version in (
+        ("site", "torch", "2.11.0"),
+        ("site", "nvidia-cudnn-cu13", "9.19.0.56"),
+        ("newer", "nvidia-cudnn-cu13", "9.28.1.4"),
+    ):
+        info = tmp_path / folder / f"{name.replace('-', '_')}-{version}.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+        monkeypatch.syspath_prepend(str(tmp_path / folder))
+    assert version_of("nvidia-cudnn-cu13") == "9.28.1.4"
+    assert inspect_machine(None).cudnn == "9.19.0.56"
 
 
 def test_nobody_can_write_sources_until_their_folder_is_a_rivals() -> None:

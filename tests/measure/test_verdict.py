@@ -78,6 +78,14 @@ def test_a_passed_case_has_its_figures() -> None:
     assert result.blocks == 20
 
 
+def test_a_row_says_what_its_manifest_says_of_sums() -> None:
+    one = passed()
+    manifest = one.entrant.manifest.model_copy(update={"accumulates": {"dq": "fp32"}})
+    one.entrant = one.entrant.model_copy(update={"manifest": manifest})
+    assert judge(one).accumulates == {"dq": "fp32"}
+    assert judge(passed()).accumulates == {}
+
+
 def test_meeting_only_the_contract_is_a_class_of_its_own() -> None:
     evidence = passed()
     evidence.saw(Error(max_diff=5e-3, rel_l2=3e-3, worst_row=9e-3, finite=True))

@@ -110,7 +110,7 @@ def conditions(row: Row) -> str:
     """What the row was measured with."""
     machine = row.pick.machine
     parts = {"driver": machine.driver, "CUDA": machine.cuda, "torch": machine.torch}
-    parts["triton"] = machine.triton
+    parts |= {"cuDNN": machine.cudnn, "triton": machine.triton}
     return sanitize(", ".join(f"{name} {version}" for name, version in parts.items() if version))
 
 
