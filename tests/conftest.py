@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import inspect
 import io
 import os
@@ -35,6 +36,8 @@ from harness.worker import forkserver as forkserver_main
 # Two files of tests share the cores, and each of their processes would start a thread for every core.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+gc.disable()  # until all tests are collected: what is made till then stays to the end
+
 os.environ.pop("ATTNBOARD_ROOT", None)  # tests are about this checkout, or say what they are about
 
 # A shell starts what it puts in the background deaf to Ctrl-C, and so would be every process of a test that sends one.
@@ -58,6 +61,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         skip = pytest.mark.skip(reason="NVML finds no GPU here")
         for item in marked:
             item.add_marker(skip)
+
+
+def pytest_collection_finish() -> None:
+    """No later search for garbage goes through all modules and tests again."""
+    gc.freeze()
+    gc.enable()
 
 
 SLOW = Path(__file__).with_name("slow.txt")

@@ -10,40 +10,31 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from harness.cli.selftest.corpus import Outcome, Specimen, load_corpus, run_batch
-from harness.cli.selftest.plan import alone_counts, batches
+from harness.cli.selftest.plan import BATCH, alone_counts, batches
 from harness.cli.selftest.stand_ins import STAND_INS
 from harness.measure.machine import inspect_machine
 from harness.process.sandbox.enter import usual, usual_level
 
 CORPUS = load_corpus()
 ON_CPU = [specimen for specimen in CORPUS if not specimen.expect.needs_gpu]
-
-
-def one_a_defence(corpus: list[Specimen]) -> list[Specimen]:
-    """The first specimen of each defence that waits for no deadline, and the first honest ones."""
-    found: dict[str, Specimen] = {}
-    for specimen in corpus:
-        if not specimen.honest and not specimen.expect.slow:
-            found.setdefault(specimen.expect.defence, specimen)
-    return [*found.values(), *[specimen for specimen in corpus if specimen.honest][:3]]
+#: After what memory, descriptors, parents and walls of judge and workers are when they begin. Others of
+#: group c find a limit, a quota or a check that stands in each run, however it began.
+BEGINNINGS = re.compile(r"c(1|2|3|4|10|11|12|22|24)_")
 
 
 def at_the_start(specimen: Specimen) -> bool:
     """Whether it is after how judge and workers begin, and what their memory holds then."""
-    return re.match(r"c\d+_", specimen.name) is not None
+    return BEGINNINGS.match(specimen.name) is not None
 
 
 def runs_of(specimens: Sequence[Specimen]) -> list[list[Specimen]]:
     """Who shares a run: only with others for whom it begins in the same way."""
     first = [specimen for specimen in specimens if not at_the_start(specimen)]
     last = [specimen for specimen in specimens if at_the_start(specimen)]
-    return batches(first, together=True) + batches(last, together=True)
+    return batches(first, together=True) + batches(last, BATCH + 3, together=True)
 
 
-SAMPLE = one_a_defence(ON_CPU)
-OTHERS = [specimen for specimen in ON_CPU if specimen not in SAMPLE]
-FAST = len(runs_of(SAMPLE))  # so many runs; the others are for CI
-BATCHES = runs_of(SAMPLE) + runs_of(OTHERS)
+BATCHES = runs_of(ON_CPU)
 Begun = Callable[[], contextlib.AbstractContextManager[None]]
 
 
@@ -71,9 +62,7 @@ def outcomes(forked: Begun) -> Callable[[int], dict[str, Outcome]]:
 
 
 PLACES = [
-    pytest.param(
-        number, specimen, marks=() if number < FAST else pytest.mark.slow, id=specimen.name
-    )
+    pytest.param(number, specimen, id=specimen.name)
     for number, batch in enumerate(BATCHES)
     for specimen in batch
 ]

@@ -37,32 +37,38 @@ def lab(tmp_path: Path) -> Iterator[faults.Lab]:
 ROLES = {"judge": "judge", "worker.forkserv": "nursery", faults.WORKER_NAME: "worker"}
 
 
-@pytest.fixture
-def forked_lab(
-    lab: faults.Lab, start_run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> faults.Lab:
-    """The same; its runs are forks, of which none imports torch, and tell by name what they are."""
+def forked(lab: faults.Lab, start_run: Callable[..., Any]) -> faults.Lab:
+    """The same; its runs are forks, of which none imports torch."""
 
     def start(entries: list[Path], results: Path) -> Any:
         words = ["--suite", str(lab.suite), "--submission", ",".join(map(str, entries))]
         words += ["--results", str(results), "--leaderboard", f"{results}.md"]
         return start_run(words, Path(f"{results}.out"))
 
+    lab.start = start
+    return lab
+
+
+@pytest.fixture
+def forked_lab(
+    lab: faults.Lab, start_run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> faults.Lab:
+    """Forks tell by name what they are."""
+
     def role(pid: int) -> str:
         with contextlib.suppress(OSError):
             return ROLES.get(Path(f"/proc/{pid}/comm").read_text().strip(), "")
         return ""
 
-    monkeypatch.setattr(lab, "start", start)
     monkeypatch.setattr(faults, "_role", role)
-    return lab
+    return forked(lab, start_run)
 
 
 @pytest.fixture(scope="module")
-def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def sound(tmp_path_factory: pytest.TempPathFactory, start_run: Callable[..., Any]) -> Path:
     """Rows of a run without a fault."""
     made = faults.Lab(tmp_path_factory.mktemp("sound"), random.Random(1), faults.Tally())
-    results = faults.sound_run(made)
+    results = faults.sound_run(forked(made, start_run))
     assert made.tally.lost == []
     return results
 

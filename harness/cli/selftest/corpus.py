@@ -175,7 +175,7 @@ def suite_for(problem: Problem, gpu: bool, expect: Expectation) -> Suite:
         | {"headdim": headdim, "dtype": expect.dtype, "burst": 2}
         | axes_of(axes, heads, seqlen)
     )
-    host_gib = 8 if gpu else 4  # a CUDA context alone takes two
+    host_gib = 8 if gpu else 2  # a CUDA context alone takes two
     limits = Limits(
         import_s=90, first_call_s=30, burst_s=15, memory_gib=host_gib, gpu_memory_gib=24
     )
