@@ -1,4 +1,4 @@
-"""Half a minute of hostile inputs; an hour of them: python -m tests.fuzz --minutes 60."""
+"""About a minute of hostile inputs; an hour of them: python -m tests.fuzz --minutes 60."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.fuzz.__main__ import MOST_CPU_S, MOST_MB, attempt, peak_mb, try_many
 from tests.fuzz.targets import TARGETS, Target
 
-INPUTS = 300  # of each target; other ones at each run
+INPUTS = 600
 
 
 @pytest.fixture(scope="module")
