@@ -29,13 +29,14 @@ from harness.problems import get_problem
 from harness.process.project import root
 from harness.process.text import shown
 from harness.schema import Case, Suite, is_name
-from harness.schema.suite import MOST_CASES
+from harness.schema.suite import MOST_CASES, MOST_SEQUENCES
 
 MOST_BYTES = 64 << 20
 DTYPES = {"float16": "fp16", "bfloat16": "bf16"}
 BASELINES = ("sdpa_cudnn", "sdpa_flash", "flash_attn_2", "flash_attn_3", "flash_attn_4")
 BURST_FLOPS = 3e12  # some 6 ms on an H200
 MOST_BURST = 24
+MOST_ABOVE = 4  # folders at and above the workloads' file: a trace set is no deeper
 #: What a value of another kind, size, depth or name than a definition has can raise.
 ODD = (ArithmeticError, LookupError, OSError, RecursionError, TypeError, ValueError)
 FLOPS = get_problem("attention_forward").flops
@@ -54,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     """0: written; 2: a file is wrong, or there already; 3: no workload can be a case here."""
     name, shared = _definition(args.definition)
     suite = args.name or name
-    if not is_name(suite) or "/" in suite:  # of one file, in one folder
+    if not is_name(suite) or "/" in suite or Path(suite).suffix:  # of one file, in one folder
         raise UsageError(f"{shown(suite, 80)!r} is no name of a suite", "take another: --name NAME")
     path = root() / "configs" / f"{suite}.yaml"
     if path.exists() or suite in known_suites(path.parent):  # also of what comes along
@@ -166,9 +167,12 @@ def _indptr(workload: Any, name: str, path: Path) -> list[int]:
     source = workload["inputs"][name]
     if Path(source["path"]).is_absolute() or ".." in Path(source["path"]).parts:
         raise ValueError(f"inputs.{name}: {source['path']!r:.200} leads out of the trace set")
-    files = [folder / source["path"] for folder in path.resolve().parents]
+    above = path.resolve().parents  # its folder, and no more than a trace set has above it
+    files = [folder / source["path"] for folder in above[: min(MOST_ABOVE, len(above) - 1)]]
     if (file := next(filter(os.path.isfile, files), None)) is None:
         raise ValueError(f"inputs.{name}: no file {source['path']!r:.200} at or above {path}")
+    if workload["axes"]["len_indptr"] > MOST_SEQUENCES + 1:
+        raise ValueError(f"inputs.{name}: more than {MOST_SEQUENCES} sequences")
     body = read_file(file, MOST_BYTES, UsageError)
     end = 8 + int.from_bytes(body[:8], "little")
     head = json.loads(body[8:end])[source["tensor_key"]]
