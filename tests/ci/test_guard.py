@@ -106,6 +106,7 @@ def gone(work: Path) -> None:
         (edit("submissions/mine/conftest"), "kind ''"),
         (edit("submissions/mine/pyproject.toml"), "kind '.toml'"),
         (edit("submissions/mine/big.py", "x" * (2 << 20)), "at most 1024"),
+        (edit("submissions/mine/manifest.yaml", "#" * (65 << 10)), "at most 64"),
         (edit("submissions/mine/null.py", "a\0b"), "a binary file"),
         (latin, "'submissions/mine/manifest.yaml': not UTF-8"),
         (linked, "a link or submodule"),
