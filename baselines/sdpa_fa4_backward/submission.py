@@ -6,6 +6,7 @@ Kernels are compiled on the first call and kept under ATTNBOARD_CACHE, as `flash
 """
 
 import functools
+import inspect
 import os
 from pathlib import Path
 
@@ -21,14 +22,27 @@ if "ATTNBOARD_CACHE" in os.environ:
     )
 
 try:
-    import flash_attn.cute.interface  # noqa: F401 - what is activated below
-    from torch.nn.attention import activate_flash_attention_impl
+    from flash_attn.cute import interface  # what is activated below
+    from torch.nn.attention import _fa4, activate_flash_attention_impl
 except ImportError as error:
     raise ImportError(
         f"sdpa_fa4_backward needs torch 2.11 or newer, found {torch.__version__}, and flash-attn-4 ({error}); "
         f"install it: {INSTALL}"
     ) from error
 
+
+def _first_two(forward):
+    """`forward`, as PyTorch unpacks what it returns: what is saved for a backward comes of SDPA, too."""
+
+    @functools.wraps(forward)  # with its attributes: the library keeps its kernels in one
+    def cut(*args, **kwargs):
+        return forward(*args, **kwargs)[:2]
+
+    return cut
+
+
+if "out, lse = module._flash_attn_fwd(" in inspect.getsource(_fa4):
+    interface._flash_attn_fwd = _first_two(interface._flash_attn_fwd)
 activate_flash_attention_impl("FA4")
 
 
