@@ -476,7 +476,7 @@ def test_commands_fit_their_terminal(
     asked += [] if words == "baselines" else ["--results", str(folder)]
     with mock.patch.object(query, "columns", return_value=width):
         _, out = said(capsys, *asked)
-    told = out.split("\n  flash_attn_2: ")[0] if words == "baselines" else out  # then commands
+    told = out.split("\n  cudnn_frontend: ")[0] if words == "baselines" else out  # then commands
     lines = [line for line in told.splitlines() if not line.startswith("next")]
     assert max(map(len, lines)) <= width
 

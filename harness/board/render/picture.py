@@ -13,6 +13,7 @@ from harness.board.render.heat_map import HeatMap, length, library, maps, summar
 from harness.board.render.text import board_title, number, rank_text, sanitize
 from harness.board.rivals import Cell
 from harness.measure.stats import Interval
+from harness.problems import PROBLEMS
 from harness.schema import Kind
 
 WIDTH, TOP, HEAD, LINE, GAP = 960, 78, 52, 38, 26
@@ -115,17 +116,20 @@ text{font:13px system-ui,-apple-system,"Segoe UI",sans-serif}.title{font-size:17
 
 
 def pictures(leaderboard: Leaderboard) -> dict[int, tuple[str, str]]:
-    """Index of a board → (file name, SVG): the main board, and each suite's newest of the same GPU.
+    """Index of a board → (file name, SVG): the main one, and the newest of each official suite.
 
-    A board that ranks nobody has none.
+    All are of the same GPU. A board that ranks nobody has none; the page draws every board.
     """
     main, files = leaderboard.main, dict[int, tuple[str, str]]()
+    official = {problem.suites[0] for problem in PROBLEMS.values()}
     drawn: set[str] = set()
     for i, board in enumerate(leaderboard.boards):
         if main is None or board.gpu != main.gpu or not (board.exact or maps(board)):
             continue
         name = "board.svg"
         if board.suite != main.suite:
+            if board.suite not in official:
+                continue
             name = f"board-{re.sub(r'[^A-Za-z0-9_.-]', '_', board.suite)}.svg"
         elif board is not main:
             continue
