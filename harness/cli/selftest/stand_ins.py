@@ -126,7 +126,8 @@ def _late_copies(worker: Any) -> Any:
 
 def _unlimited(clock_tolerance: Any) -> Any:
     """All that a claimed time is held to, off: how long, how even, what comes behind the calls."""
-    floors = dict.fromkeys(("burst_floor_ms", "mean_floor_ms", "rest_ms"), math.inf)
+    names = ("burst_floor_ms", "mean_floor_ms", "alone_floor_ms", "rest_ms")
+    floors = dict.fromkeys(names, math.inf)
     return lambda on_gpu: replace(clock_tolerance(on_gpu), call_share=0.0, **floors)
 
 

@@ -344,3 +344,84 @@ def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
     calls += 1
     time.sleep(0.002 if calls % 2 else 0.06)
     return attention(q, k, v, causal, sm_scale)
+
+
+# %% a17_overlapping_calls
+"""Each call, on a stream of its own, waits for the last but one only: the next fills its tail.
+
+---
+status: [TIME_CLAIM_REJECTED]
+needs_gpu: true
+seen: 'found in this harness by a reader: PASSED at 0.80 of its honest twin''s time on one H200'
+defence: two_clocks
+"""
+
+import sys
+
+import torch
+from right_answer import attention
+
+HOUSE = next(m for m in list(sys.modules.values()) if {"gpu_burst", "Worker"} <= set(vars(m)))
+BURST, SIDES = HOUSE.gpu_burst, [torch.cuda.Stream() for _ in range(8)]
+ENDS, told = [torch.cuda.Event() for _ in range(64)], {"calls": 0, "index": 0, "start": None}
+
+
+def gpu_burst(function, calls, kwargs, keep, events, done):
+    told.update(calls=len(calls), index=0, start=events[0])
+    try:
+        return BURST(function, calls, kwargs, keep, events, done)
+    finally:
+        told["calls"] = 0
+
+
+HOUSE.gpu_burst = gpu_burst
+
+
+def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
+    if not told["calls"]:
+        return attention(q, k, v, causal, sm_scale)
+    index = told["index"]
+    told["index"] = index + 1
+    side = SIDES[index % len(SIDES)]
+    side.wait_event(told["start"] if index < 2 else ENDS[index - 2])
+    with torch.cuda.stream(side):
+        out = attention(q, k, v, causal, sm_scale)
+        ENDS[index].record(side)
+    torch.cuda.current_stream().wait_event(ENDS[index])
+    return out
+
+
+# %% c26_heats_before_ready
+"""Multiplies matrices for 300 ms before it says that it is ready: who comes next meets a hot chip.
+
+---
+status: [TIME_CLAIM_REJECTED]
+needs_gpu: true
+seen: 'found in this harness by a reader: baseline and rivals were refused on one H200'
+defence: two_clocks
+"""
+
+import sys
+import time
+
+import torch
+from right_answer import attention
+
+WORKER = next(m for m in list(sys.modules.values()) if {"gpu_burst", "Worker"} <= set(vars(m))).Worker
+PREPARE = WORKER._prepare
+LEFT, RIGHT = (torch.randn(8192, 8192, device="cuda", dtype=torch.float16) for _ in range(2))
+
+
+def prepare(worker, message):
+    until = time.monotonic() + 0.3
+    while time.monotonic() < until:
+        torch.mm(LEFT, RIGHT)
+        torch.cuda.current_stream().synchronize()
+    PREPARE(worker, message)
+
+
+WORKER._prepare = prepare
+
+
+def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
+    return attention(q, k, v, causal, sm_scale)
