@@ -123,6 +123,8 @@ def _problem_told(path: Path) -> str:
         return steps.manifest_of(path).problem
     if path.suffix == ".py" and os.path.isfile(path):
         return _problem_in(read(path.parent, [path.name])[0][1])
+    if not os.path.exists(path / "manifest.yaml"):
+        return _problem_in(b"")  # as it is taken for when it is loaded
     return steps.read_manifest(path).problem
 
 

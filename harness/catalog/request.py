@@ -6,7 +6,7 @@ from pathlib import Path
 
 from harness.catalog.entrants import ALL, find_entrants, gather, known_names
 from harness.catalog.null_kernel import NAME as NULL
-from harness.errors import UsageError
+from harness.errors import UsageError, did_you_mean
 from harness.measure.stopping import FIXED, StoppingRule
 from harness.problems import get_problem
 from harness.process.project import HOME
@@ -49,6 +49,9 @@ class Request:
         lacking = {self.baseline, self.control} - {entrant.name for entrant in self.entrants}
         folder, problem = self.root / "baselines", get_problem(self.suite.problem)
         found = find_entrants(sorted(lacking), folder, Kind.BASELINE, problem) if lacking else ()
+        if other := sorted(lacking - {entrant.name for entrant in found}):
+            hint = did_you_mean(Path(other[0]).name, known_names(folder)) or "run.py list baselines"
+            raise UsageError(f"--against {shown(other[0])}: no name of a baseline", hint)
         return replace(self, trusted=tuple(found))
 
     def without(self, entrant: str, cases: Sequence[str]) -> "Request":

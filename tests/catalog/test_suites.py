@@ -445,3 +445,11 @@ def test_a_file_that_costs_the_parser_much_is_refused(monkeypatch: pytest.Monkey
 )
 def test_a_file_in_utf_8_is_read(head: str) -> None:
     check_source(Path("submission.py"), f"{head}{GOOD}# é\n".encode(), PROBLEM)
+
+
+@pytest.mark.parametrize("word", ["baselines/sdpa", "sdpa/", "sdpa,sdpa_math", "all", " sdpa"])
+def test_what_is_no_name_of_a_baseline_is_none_to_be_held_against(word: str) -> None:
+    """It was found by that word, looked for under it, and a run ended in a KeyError."""
+    suite = load_suite("smoke", ROOT / "configs")
+    with pytest.raises(UsageError, match=r"no name of a baseline|no entry"):
+        resolve(["triton_template"], [], suite, Machine(), word, ROOT)
