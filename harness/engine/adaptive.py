@@ -127,7 +127,11 @@ class AdaptiveRun:
         """The next planned block, of those who are in; whether it was timed."""
         block = lane.planned.pop(0)
         order = tuple(name for name in block.order if name in self.running)
-        run_block(self.state, lane.case, replace(block, order=order))
+        counts = run_block(self.state, lane.case, replace(block, order=order))
+        if block.alone and not counts:  # who leaves at the next look has met a call by itself
+            following = next((n for n, each in enumerate(lane.planned) if each.timed), None)
+            if following is not None:
+                lane.planned[following] = replace(lane.planned[following], alone=True)
         lane.timed += block.timed
         return block.timed
 

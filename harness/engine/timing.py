@@ -43,8 +43,8 @@ def time_case(state: State, case: Case) -> None:
     repeat_disturbed(state, case, names)
 
 
-def run_block(state: State, case: Case, block: Block) -> None:
-    """One kind of secret inputs, every entrant's turn on values of its own.
+def run_block(state: State, case: Case, block: Block) -> bool:
+    """One kind of secret inputs, every entrant's turn on values of its own; whether it counts.
 
     A block beside a process that is none of this run counts for nobody, nor one in which an entrant
     ran while it was stopped.
@@ -53,7 +53,7 @@ def run_block(state: State, case: Case, block: Block) -> None:
     if strangers := _wait_until_alone(state) if alive else []:
         why = f"on the GPU, and none of this run: process {', '.join(strangers)}"
         state.fail_all(case, Status.CONTENDED, why)
-        return
+        return False
     label = f"block/{case.name}/{block.index}/{state.rng.getrandbits(64):x}"
     question = Question(block.probe, label, case.burst, timed=True)
     control_ms = max(
@@ -79,6 +79,7 @@ def run_block(state: State, case: Case, block: Block) -> None:
         _forget(state, case, block, f"{', '.join(woken or restless)} {why}", state.woken)
     if block.timed:
         state.telemetry.setdefault(case.name, []).append(state.monitor.snapshot(len(strangers)))
+    return not (strangers or woken or restless)
 
 
 def _turn(state: State, name: str, case: Case, block: Block, question: Question) -> BurstReport:

@@ -180,9 +180,6 @@ def doubts(row: Result, suite: Suite, cut: bool = False) -> list[str]:
         "its error is not below the contract": not passed or right,
         "its secret was never told": not passed or cut or bool(row.secret),
         "its times were not held against the judge's clock": not timed or row.slack is not None,
-        "no call of it was timed by itself": not timed
-        or cut
-        or any(s.alone_ms is not None for s in row.samples),
         f"fewer than {fewest} gaps of the null kernel": not timed
         or len(row.null_gaps_ms) + 1 >= fewest,
         "a run that stops early, or a stretch, that nobody asked for": row.stopping is None
@@ -248,6 +245,8 @@ def of_record(row: Result, beside: Mapping[str, Result]) -> list[str]:
     old = (row.protocol != PROTOCOL and not pace) or against not in rows
     told = (row.suite, row.suite_sha256, get_problem(row.problem), row.machine, row.integrity)
     tolerance = clock_tolerance(row.machine.has_gpu)
+    if all(sample.alone_ms is None for sample in row.samples):  # of before there were any
+        tolerance = replace(tolerance, alone_blocks=0)
     facts = RunFacts(*told, row.harness_commit, tolerance, row.protocol)
     trusted = () if old else rows if pace else {headline} & rows.keys()
     entrants = {name: _as_told(mate, name in trusted) for name, mate in rows.items()}

@@ -42,10 +42,11 @@ def plan_case(
     """Blocks of one case: warm-up, then timed blocks with the audits hidden among them.
 
     `soonest`: entrants may leave after so many timed blocks, so one audit lies before that and the
-    others behind it, and before it are the `alone` blocks in which calls are made by themselves.
+    others behind it, and before it are the `alone` blocks in which calls are made by themselves:
+    the first one, for whoever is stopped soon, and others.
     """
-    early = range(min(soonest or suite.blocks, suite.blocks))
-    single = set(rng.sample(early, min(alone, len(early))))
+    early = range(1, min(soonest or suite.blocks, suite.blocks))
+    single = {0, *rng.sample(early, min(alone - 1, len(early)))} if alone else set()
     normal = Probe(case, "normal", problem.kwargs(case))
     warm = [
         Block(normal, shuffled(entrants, rng), -1 - n, alone > 0)  # the first two take longer

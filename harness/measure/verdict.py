@@ -28,6 +28,7 @@ Trusted = Mapping[str, Sequence[Sample]]
 UNEXAMINED = (
     "no trusted baseline ran in its blocks: its times were not held against the judge's clock"
 )
+UNMET = "no call of it was timed by itself, beside which those of its bursts are held"
 #: Throttle reasons under which no figure is the chip's; sw_power_cap is its daily bread.
 UNSOUND = frozenset({"hw_slowdown", "hw_thermal", "hw_power_brake"})
 UNSOUND_SHARE = 0.5  # of the readings
@@ -145,6 +146,9 @@ def conclude(
     facts = facts.for_case(*evidence.told) if evidence.told else facts
     pace, clock = clock_verdict(evidence, trusted, null_gaps_ms, facts.tolerance)
     shaky = unstable_because(facts.machine, trusted[pace], telemetry)
+    if facts.tolerance.alone_blocks and evidence.entrant.kind is Kind.SUBMISSION:
+        alone = any(sample.alone_ms is not None for sample in evidence.samples)
+        shaky = shaky or ("" if alone else UNMET)
     status, reason = _status(evidence, clock, shaky)
     timed = status is Status.PASSED
     scored = {s.block: score_ms(s) for s in clock.samples if not s.late}

@@ -68,7 +68,7 @@ class Bench:
         monkeypatch.setattr(timing, "run_block", self.run_block)
         monkeypatch.setattr(adaptive, "time", SimpleNamespace(monotonic=lambda: self.now_s))
 
-    def run_block(self, state: State, case: Case, block: Block) -> None:
+    def run_block(self, state: State, case: Case, block: Block) -> bool:
         self.met.append((case.name, block))
         self.now_s += 1.0
         shared = self.rng.gauss(0, 0.02)  # heat
@@ -88,6 +88,7 @@ class Bench:
             known.saw(Error(max_diff=off, rel_l2=off, worst_row=off, finite=True))
             assert block.index is not None
             known.samples.append(Sample(block=block.index, calls_ms=(ms,) * 4, t2_ms=outside))
+        return True
 
     def count(self, name: str, case: Case = CASES[0]) -> int:
         return len(self.state.record(name, case).samples)
@@ -114,6 +115,24 @@ def test_until_goes_on_with_the_open_pair_alone(bench: Make) -> None:
     assert "told apart from its neighbours" in made.why("far")
     assert "apart from base" in made.why("far")
     assert "a" in made.why("twin")
+
+
+def test_a_block_with_calls_by_themselves_that_does_not_count_is_made_up_for_at_once(
+    bench: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever left at the next look had met none, and nobody asked."""
+    made = bench(StoppingRule(race=1), {"a": 0.8, "far": 1.4})
+    plain = made.run_block
+
+    def run_block(state: State, case: Case, block: Block) -> bool:
+        plain(state, case, block)
+        return len(made.met) > len(CASES)  # the first of each case does not count
+
+    monkeypatch.setattr(adaptive, "run_block", run_block)
+    AdaptiveRun(made.state).run()
+    for case in CASES:
+        timed = [block for name, block in made.met if name == case.name and block.timed]
+        assert timed[1].alone
 
 
 def test_every_block_holds_baseline_and_null_and_no_index_comes_twice(bench: Make) -> None:

@@ -434,8 +434,8 @@ def test_samples_that_change_places_are_refused(
 def test_a_row_of_whom_no_call_was_timed_by_itself_is_not_taken() -> None:
     bare = [s.model_copy(update={"alone_ms": None}) for s in TRUE["mine"].samples]
     told = TRUE | {"mine": TRUE["mine"].model_copy(update={"samples": tuple(bare)})}
-    assert audited(told, ASKED, SUITE)[1] == [("mine", "no call of it was timed by itself")]
-    assert audited(told, ASKED, SUITE, cut=True)[1] == []
+    ((name, why),) = audited(told, ASKED, SUITE)[1]
+    assert (name, "by itself" in why) == ("mine", True)
 
 
 @pytest.mark.parametrize("name", ["mine", "library"])

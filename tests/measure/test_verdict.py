@@ -48,7 +48,12 @@ def entrant(kind: Kind = Kind.SUBMISSION) -> Entrant:
 def samples(call_ms: float, count: int = 20, hidden_ms: float = 0.0, seed: int = 0) -> list[Sample]:
     rng = random.Random(seed)
     return [
-        Sample(block=n, calls_ms=(t,) * 4, t2_ms=4 * t + 0.02 + hidden_ms + rng.gauss(0, 0.003))
+        Sample(
+            block=n,
+            calls_ms=(t,) * 4,
+            t2_ms=4 * t + 0.02 + hidden_ms + rng.gauss(0, 0.003),
+            alone_ms=t + 0.02,
+        )
         for n in range(count)
         for t in [call_ms * rng.lognormvariate(0, 0.003)]
     ]
@@ -188,6 +193,15 @@ def test_looking_more_than_once_widens_the_interval() -> None:
     assert often.speedup.value == once.speedup.value
     assert often.speedup.low < once.speedup.low < once.speedup.high < often.speedup.high
     assert (once.looks, often.looks) == (1, 8)
+
+
+@pytest.mark.parametrize("kind", [Kind.SUBMISSION, Kind.BASELINE])
+def test_a_submission_of_which_no_call_was_timed_by_itself_is_not_ranked(kind: Kind) -> None:
+    """Strikes had wiped the blocks with them, and an entrant at 0.8 of its time passed a race."""
+    bare = [s.model_copy(update={"alone_ms": None}) for s in samples(0.8)]
+    result = judge(Evidence(entrant(kind), CASE, samples=bare, worst=EXACT))
+    assert (result.status is Status.UNSTABLE) == (kind is Kind.SUBMISSION)
+    assert ("by itself" in result.reason) == (kind is Kind.SUBMISSION)
 
 
 @pytest.mark.parametrize("kind", [Kind.SUBMISSION, Kind.BASELINE])
