@@ -260,7 +260,8 @@ def clock_verdict(
     pace, paced = pace_of(trusted, evidence.samples)
     clock = check_clocks(evidence.samples, paced, null_gaps_ms, tolerance)
     if clock.slack and not clock.refusal and evidence.entrant.kind is Kind.SUBMISSION:
-        clock = replace(clock, refusal=overlapping(clock.samples, paced, tolerance))
+        around = _beside(trusted, evidence.samples).values()
+        clock = replace(clock, refusal=overlapping(clock.samples, around, tolerance))
     return pace, clock
 
 
@@ -272,12 +273,18 @@ def pace_of(trusted: Trusted, samples: Sequence[Sample]) -> tuple[str, list[Samp
     wider: those of cuDNN with a mask, 42 ms a call on packed sequences, are 0.64 ms, everybody
     else's 0.30.
     """
+    whole = _beside(trusted, samples)
+    call_ms = {name: stats.median([s.latency_ms for s in told]) for name, told in whole.items()}
+    blocks = {sample.block for sample in samples}
+    name = min(call_ms, key=call_ms.__getitem__, default=next(iter(trusted)))
+    return name, [sample for sample in trusted[name] if sample.block in blocks]
+
+
+def _beside(trusted: Trusted, samples: Sequence[Sample]) -> dict[str, list[Sample]]:
+    """Those of the trusted that ran in all blocks of `samples`: what they told there."""
     blocks = {sample.block for sample in samples}
     there = {name: [s for s in told if s.block in blocks] for name, told in trusted.items()}
-    whole = {name: told for name, told in there.items() if told and len(told) == len(blocks)}
-    call_ms = {name: stats.median([s.latency_ms for s in told]) for name, told in whole.items()}
-    name = min(call_ms, key=call_ms.__getitem__, default=next(iter(there)))
-    return name, there[name]
+    return {name: told for name, told in there.items() if told and len(told) == len(blocks)}
 
 
 def speedup_of(against: str, found: stats.Interval) -> Speedup:
