@@ -64,7 +64,7 @@ def compile_sources(entrant: Entrant) -> tuple[bool | None, str]:
         return None, "not CUDA"
     command = [sys.executable, str(ROOT / "run.py"), "build", str(entrant.folder)]
     passed, words = _run(command)
-    if words.endswith("pip install '.[cuda]'"):
+    if passed is None and words.endswith("pip install '.[cuda]'"):
         return None, "pip install cuda-bindings"
     return passed, words
 

@@ -126,7 +126,7 @@ def stands(then: Result, row: Row) -> bool:
 def libraries(result: Result) -> tuple[str, ...]:
     """What the baselines of its run were made of: with another version all ratios move."""
     machine = result.machine
-    return (machine.torch, machine.triton, machine.cuda, machine.driver)
+    return (machine.torch, machine.triton, machine.cuda, machine.driver, machine.cudnn)
 
 
 def regressions(before: Runs, now: Row, limit: float, *, same_card: bool) -> dict[str, Interval]:

@@ -107,9 +107,9 @@ def problem_of(names: Iterable[str], root: Path) -> Problem:
     By their manifests, or the function that a bare file defines: nothing is hashed or parsed for
     it. Who cannot be read, or leads nowhere, says so when it is loaded for a run.
     """
-    told = Counter[str]()
+    told, first = Counter[str](), next(iter(_split(names)), ALL)
     with contextlib.suppress(UsageError):
-        for path in _resolve(next(iter(_split(names)), ALL), root):
+        for path in _resolve(first, root) if first != ALL else ():
             with contextlib.suppress(UsageError):
                 told[get_problem(_problem_told(path)).name] += 1
     return max(PROBLEMS.values(), key=lambda problem: told[problem.name])

@@ -132,18 +132,19 @@ def without_gpu(manifest: Manifest, machine: Machine) -> str:
 def version_of(package: str) -> str:
     """Installed version of a distribution, or an empty string, whatever `package` is."""
     try:
-        return importlib.metadata.version(package) if package else ""  # 3.10 finds some for ""
+        # 3.10 finds some for "", and None where its METADATA are gone.
+        return (importlib.metadata.version(package) if package else "") or ""
     except (importlib.metadata.PackageNotFoundError, ValueError, OSError):
         return ""
 
 
 def _cudnn() -> str:
     """Version of the cuDNN wheel beside torch, which torch loads whatever is first on sys.path."""
-    with contextlib.suppress(importlib.metadata.PackageNotFoundError, OSError):
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError, ValueError, OSError):
         beside = [str(importlib.metadata.distribution("torch").locate_file(""))]
         for name in ("nvidia-cudnn-cu13", "nvidia-cudnn-cu12"):
             for wheel in importlib.metadata.distributions(name=name, path=beside):
-                return wheel.version
+                return wheel.version or ""  # None where its METADATA are gone
     return ""
 
 

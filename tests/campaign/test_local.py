@@ -166,7 +166,12 @@ def test_a_baseline_beside_nobody_is_no_reason_to_try_again(ending: str, written
 def timed(row: Result, times_ms: dict[int, float]) -> Result:
     """`row` as one that passed with these times; its figures are still to be made."""
     samples = tuple(
-        Sample(block=block, calls_ms=(ms,) * row.case.burst, t2_ms=ms * row.case.burst + 1)
+        Sample(
+            block=block,
+            calls_ms=(ms,) * row.case.burst,
+            t2_ms=ms * row.case.burst + 1,
+            alone_ms=ms + 1,
+        )
         for block, ms in times_ms.items()
     )
     told = {

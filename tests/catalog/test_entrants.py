@@ -986,6 +986,24 @@ def test_the_cudnn_is_the_one_beside_torch(tmp_path: Path, monkeypatch: pytest.M
     assert inspect_machine(None).cudnn == "9.19.0.56"
 
 
+def test_what_an_uninstalled_package_left_behind_has_no_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every run ended in a traceback."""
+    for name in ("torch-2.11.0", "nvidia_cudnn_cu13-9.28.1.4"):
+        (tmp_path / f"{name}.dist-info").mkdir()
+    metadata = "Metadata-Version: 2.1\nName: torch\nVersion: 2.11.0\n"
+    (tmp_path / "torch-2.11.0.dist-info" / "METADATA").write_text(metadata)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert version_of("nvidia-cudnn-cu13") == inspect_machine(None).cudnn == ""
+
+
+def test_all_means_the_first_problem_whoever_is_called_so(tmp_path: Path) -> None:
+    (tmp_path / "all").mkdir()
+    (tmp_path / "all" / "manifest.yaml").write_text("name: all\nproblem: attention_backward\n")
+    assert entrants.problem_of(["all"], tmp_path).name == "attention_forward"
+
+
 def test_nobody_can_write_sources_until_their_folder_is_a_rivals() -> None:
     """`a/b` and `a-b` differ in the key alone, and of 48 bits a GPU finds a second key in a night."""
     mine, key = private_folder("a/b", "0" * 64, "h200")

@@ -234,6 +234,7 @@ def as_suite(result: Result, suite: Suite, facts: dict) -> Result:
             block=s.block,
             calls_ms=(s.latency_ms,) * case.burst,
             t2_ms=case.burst * s.latency_ms + 0.4,
+            alone_ms=min(each.latency_ms for each in result.samples) + 0.4,
         )
         for s in result.samples
     )

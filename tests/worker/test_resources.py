@@ -42,14 +42,14 @@ def report(**changes):
 
 
 def test_every_number_of_ptxas_is_read():
-    slow, fast = parse_ptxas(LOG, BOTH)
+    slow, fast = parse_ptxas(LOG, BOTH, "sm_90a")
     assert (slow.name, slow.registers, slow.stack_bytes) == ("slow", 168, 56)
     assert (slow.spill_store_bytes, slow.spill_load_bytes, slow.smem_static_bytes) == (60, 64, 1024)
     assert (fast.name, fast.registers, fast.smem_static_bytes) == ("fast", 72, 0)
 
 
 def test_spills_are_warned_about_and_silence_is_kept_otherwise():
-    slow, fast = parse_ptxas(LOG, BOTH)
+    slow, fast = parse_ptxas(LOG, BOTH, "sm_90a")
     assert "spills 60 bytes of stores, 64 of loads" in slow.warnings[0]
     assert fast.warnings == ()
 
@@ -57,7 +57,7 @@ def test_spills_are_warned_about_and_silence_is_kept_otherwise():
 @pytest.mark.parametrize("log", [CALLEE + LOG, LOG + CALLEE, CALLEE + LOG + CALLEE])
 def test_what_a_callee_spills_counts_for_every_kernel(log):
     """ptxas names it behind a kernel that calls it, and it was told as 0."""
-    slow, fast = parse_ptxas(log, BOTH)
+    slow, fast = parse_ptxas(log, BOTH, "sm_90a")
     assert (slow.stack_bytes, slow.spill_store_bytes, slow.spill_load_bytes) == (64, 76, 96)
     assert (fast.stack_bytes, fast.spill_store_bytes, fast.spill_load_bytes) == (8, 16, 32)
     assert [each.registers for each in (slow, fast)] == [168, 72]
@@ -65,7 +65,7 @@ def test_what_a_callee_spills_counts_for_every_kernel(log):
 
 def test_an_ignored_setmaxnreg_is_a_warning():
     assert all("C7508" in r.warnings[-1] and "ignored" in r.warnings[-1]
-               for r in parse_ptxas(IGNORED + LOG, BOTH))  # fmt: skip
+               for r in parse_ptxas(IGNORED + LOG, BOTH, "sm_90a"))  # fmt: skip
 
 
 def test_lines_of_a_pragma_add_no_kernel_and_hide_nothing():
@@ -76,7 +76,20 @@ def test_lines_of_a_pragma_add_no_kernel_and_hide_nothing():
         for name in ("slow", "forged")
     )
     for log in (forged + LOG, LOG + forged):
-        assert parse_ptxas(log, BOTH) == parse_ptxas(LOG, BOTH)
+        assert parse_ptxas(log, BOTH, "sm_90a") == parse_ptxas(LOG, BOTH, "sm_90a")
+
+
+def test_no_words_of_a_source_choose_the_architecture():
+    """Of one that is unknown no blocks were counted, and a broken promise was kept."""
+    forged = "#warning Compiling entry function 'slow' for 'sm_75a'\n"
+    assert parse_ptxas(forged + LOG, BOTH, "sm_90a") == parse_ptxas(LOG, BOTH, "sm_90a")
+
+
+def test_notes_have_an_end():
+    many = "".join(f"ptxas info : (C7508) {'x' * 100_000}: {n}\n" for n in range(3000))
+    for found in parse_ptxas(many + LOG, BOTH, "sm_90a"):
+        assert len(found.notes) <= 100
+        assert sum(map(len, found.notes)) < 100_000
 
 
 def test_a_number_without_end_is_none_of_ptxas():
@@ -84,9 +97,9 @@ def test_a_number_without_end_is_none_of_ptxas():
     forged = LOG.replace(
         "properties for slow\n", f"properties for slow\n {'9' * 4300} bytes spill stores\n"
     )
-    assert parse_ptxas(forged, BOTH) == parse_ptxas(LOG, BOTH)
+    assert parse_ptxas(forged, BOTH, "sm_90a") == parse_ptxas(LOG, BOTH, "sm_90a")
     long = LOG.replace("Used 168 registers", f"Used {'1' * 5000} registers")
-    assert [each.registers for each in parse_ptxas(long, BOTH)] == [0, 72]
+    assert [each.registers for each in parse_ptxas(long, BOTH, "sm_90a")] == [0, 72]
     assert compile_error(f"k.cu({'1' * 5000}): error: bad\n", "k.cu").line == 0
 
 
@@ -144,7 +157,7 @@ def test_what_is_not_known_is_not_invented():
 
 
 def test_the_page_aligns_and_puts_warnings_under_their_kernel():
-    lines = render([with_occupancy(r) for r in parse_ptxas(LOG, BOTH)]).splitlines()
+    lines = render([with_occupancy(r) for r in parse_ptxas(LOG, BOTH, "sm_90a")]).splitlines()
     assert lines[0].split()[:4] == ["kernel", "arch", "regs", "smem"]
     assert lines[1].startswith("slow")
     assert lines[2].startswith("    warning: spills")
@@ -253,7 +266,7 @@ def test_archs_follow_the_capability_that_is_needed():
 
 
 def test_a_broken_promise_is_under_its_kernel():
-    spilling, fast = parse_ptxas(LOG, BOTH)
+    spilling, fast = parse_ptxas(LOG, BOTH, "sm_90a")
     promises = {"spills": 0, "registers": 168}
     page = render([replace(spilling, promises=promises), replace(fast, promises=promises)])
     assert page.count("broken promise") == 1

@@ -23,6 +23,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -48,7 +49,8 @@ ARCHS = ("sm_80", "sm_90a")
 # sizes the expressions of a manifest are evaluated at; only the grid depends on them in practice
 SIZES = {"B": 4, "H": 32, "S": 4096, "SM": 132}
 MOST_THREADS = 1024  # of a block, on every GPU
-Count = Annotated[int, Field(ge=0, lt=10**9)]  # in a compiler's text: nine digits at most
+MOST_COUNT = 10**9  # in a compiler's text: nine digits at most
+Count = Annotated[int, Field(ge=0, lt=MOST_COUNT)]
 
 
 @dataclass(frozen=True)
@@ -109,9 +111,6 @@ def kernels_of(cubin: bytes) -> dict[str, int | None]:
     return {name: _threads(sections.get(f".nv.info.{name}", b"")) for name in kernels}
 
 
-MOST_THREADS = 1024  # of a block, on every GPU: a larger bound bounds nothing
-
-
 def _threads(info: bytes) -> int | None:
     """The extent in `.nv.info.NAME`: attribute 5 of __launch_bounds__, 16 of __block_size__."""
     at = 0
@@ -119,7 +118,7 @@ def _threads(info: bytes) -> int | None:
         form, attribute, size = struct.unpack_from("<BBH", info, at)
         if form == 4 and attribute in {5, 16}:
             extent: int = math.prod(struct.unpack_from("<III", info, at + 4))
-            return min(MOST_THREADS, extent)
+            return min(MOST_THREADS, extent)  # a larger bound bounds nothing
         at += 4 + (size if form == 4 else 0)  # others have their value in place of the size
     return None
 
@@ -132,35 +131,40 @@ OF_FUNCTION = {
     "spill_load_bytes": "bytes spill loads",
 }
 SAID = (
-    r"Compiling entry function '([^'\s]+)' for '(\w+)'|Function properties for (\S+)"
+    r"Compiling entry function '([^'\s]+)' for '\w+'|Function properties for (\S+)"
     rf"|\b(\d{{1,9}}) ({'|'.join([*OF_KERNEL.values(), *OF_FUNCTION.values()])})"
 )
+MOST_NOTE, MOST_NOTES = 600, 100  # letters of one; more than these nobody reads
 NOTED = r"\((C75\d\d)\)[^:\n]*:\s*(.*?)(?: in (?:the )?function '([^']+)')?\.?$"
 
 
-def parse_ptxas(log: str, kernels: Mapping[str, int | None]) -> list[KernelReport]:
+def parse_ptxas(log: str, kernels: Mapping[str, int | None], arch: str) -> list[KernelReport]:
     """Those of `kernels` that ptxas names, in order; of what is said twice the greatest counts.
+
+    A preprocessor's words stand in the log, too: they add what is worse for their author alone.
 
     Nobody says who calls a function that is no kernel: it counts for every kernel of the log.
     """
-    archs: dict[str, str] = {}
+    named: dict[str, None] = {}
     found: Counter[tuple[str, str]] = Counter()
     kernel = function = ""
-    for entry, arch, named, number, what in re.findall(SAID, log):
-        kernel, function = entry or kernel, entry or named or function
-        archs.setdefault(kernel, arch)
+    for entry, other, number, what in re.findall(SAID, log):
+        kernel, function = entry or kernel, entry or other or function
+        named.setdefault(kernel)
         if what:
             whose = what, kernel if what in OF_KERNEL.values() else function
             found[whose] = max(found[whose], int(number))
     called = {function for _, function in found} - {*kernels, ""}
-    notes = [(f"{c}: {said.strip()}", of) for c, said, of in re.findall(NOTED, log, re.MULTILINE)]
+    noted = (line[:MOST_NOTE] for line in log.splitlines() if "(C75" in line)
+    told = (re.search(NOTED, line) for line in islice(noted, MOST_NOTES))
+    notes = [(f"{note[1]}: {note[2].strip()}", note[3]) for note in told if note]
     reports = []
-    for name in filter(kernels.__contains__, archs):
+    for name in filter(kernels.__contains__, named):
         numbers: dict[str, Any] = {key: found[what, name] for key, what in OF_KERNEL.items()}
         for key, what in OF_FUNCTION.items():
             numbers[key] = sum(found[what, each] for each in (name, *called))
         own = tuple(note for note, of in notes if of == name or of not in kernels)
-        reports.append(KernelReport(name, archs[name], **numbers, threads=kernels[name], notes=own))
+        reports.append(KernelReport(name, arch, **numbers, threads=kernels[name], notes=own))
     return reports
 
 
@@ -239,7 +243,8 @@ def _block_of(name: str, kernel: Mapping[str, Any], headdim: int) -> dict[str, A
     try:
         block = [evaluate(extent, sizes) for extent in kernel["block"]]
         smem = evaluate(kernel["smem_bytes"], sizes)
-        if min(block) < 1 or math.prod(block) > MOST_THREADS or smem < 0:
+        odd = not 0 <= smem < MOST_COUNT
+        if min(block) < 1 or math.prod(block) > MOST_THREADS or odd:
             need = f"write a block of 1 to {MOST_THREADS} threads, smem_bytes from 0 on"
             raise ValueError(f"block {block}, smem_bytes {smem} at D = {headdim}: {need}")
     except ValueError as cause:
@@ -255,7 +260,10 @@ def _compile_plain(source: Source) -> tuple[dict[str, str], list[KernelReport]]:
         if error.status != "UNAVAILABLE":
             raise
     else:
-        each = (parse_ptxas(p.log, kernels_of(p.cubin.read_bytes())) for p in compiled.programs)
+        each = (
+            parse_ptxas(p.log, kernels_of(p.cubin.read_bytes()), source.arch)
+            for p in compiled.programs
+        )
         return compiled.symbols, list({r.name: r for some in each for r in some}.values())
     names = sorted({name for name, _, _ in instances(source.launch)})
     text = instantiating_source(source.folder / source.entry, names)
@@ -324,7 +332,7 @@ def nvcc(
         log = (done.stdout + done.stderr).replace(f"{scratch}/", f"{include}/")  # the file it is of
         if done.returncode:
             raise compile_error(log, name)
-        return parse_ptxas(log, kernels_of(cubin.read_bytes()))
+        return parse_ptxas(log, kernels_of(cubin.read_bytes()), arch)
 
 
 # --- the page ------------------------------------------------------------------------------------
