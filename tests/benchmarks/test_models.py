@@ -17,7 +17,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
 import honest_runs
 import hopper_ladder
-import hopper_sanitizer
 from honest_runs import counted, tallies
 from honest_runs import table as table_of
 from hopper_ladder import Findings, burst_table, ratio, table
@@ -236,17 +235,17 @@ RACES = """\
 
 
 def test_the_sanitizer_s_words_are_counted_and_the_first_of_each_kind_is_kept():
-    told = hopper_sanitizer.summary(SAID)
+    told = hopper_ladder.summary(SAID)
     assert told[0].startswith("     2 x Program hit CUDA_ERROR_NOT_FOUND")
     assert told[1] == "     1 x Invalid __global__ read of size 4 bytes"
     assert told[2].endswith("while: headdim 64, length 300, champion")
     assert "    Host Frame: [0x2a1b] in libcuda.so.1" in told
     assert "    at attention_forward+0x1230" in told
     assert told[-1] == "  ERROR SUMMARY: 3 errors"
-    assert hopper_sanitizer.errors(SAID) == 1  # the API calls returned errors, nothing else
-    assert hopper_sanitizer.errors(RACES) == 2
-    assert hopper_sanitizer.summary(RACES)[0].startswith("     2 x Error: Race reported")
-    assert hopper_sanitizer.summary("") == ["  no summary: it did not end"]
+    assert hopper_ladder.errors(SAID) == 1  # the API calls returned errors, nothing else
+    assert hopper_ladder.errors(RACES) == 2
+    assert hopper_ladder.summary(RACES)[0].startswith("     2 x Error: Race reported")
+    assert hopper_ladder.summary("") == ["  no summary: it did not end"]
 
 
 TOOL = """#!/bin/sh
@@ -261,7 +260,7 @@ def test_a_tool_that_does_not_end_is_stopped_and_told(tmp_path, monkeypatch, cap
     tool.write_text(TOOL)
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    assert hopper_sanitizer.run(["true"], "", tmp_path / "out", 2.0) == 1
+    assert hopper_ladder.sanitize(["true"], "", tmp_path / "out", 2.0) == 1
     told = (tmp_path / "out" / "summary.txt").read_text()
     assert told == capsys.readouterr().out
     assert "plain: exit code 0, 0 errors" in told
