@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import math
 import os
@@ -292,23 +293,24 @@ def test_a_wrong_output_of_a_burst_is_told_with_its_seed(tmp_path, monkeypatch, 
     assert burst_table(Findings()).count("\n") == 0
 
 
-# --------------------------------------------------------------------------- hopper_checks_gpu on a CPU:
+# --------------------------------------------------------------------------- hopper_ladder_gpu on a CPU:
 # a kernel that is right passes, one that is wrong once does not
 
 SHAPE = (2, 3, 96, 64)
-CALLS = 6  # of a burst
+LAUNCHES = 6  # of a burst
 
 
 @pytest.fixture(scope="module")
 def checks():
-    """hopper_checks_gpu, on a CPU."""
-    found = pytest.importorskip("hopper_checks_gpu")
-    assert found.CALLS == CALLS
+    """hopper_ladder_gpu, on a CPU."""
+    pytest.importorskip("torch")
+    found = importlib.import_module("hopper_ladder_gpu")
+    assert found.LAUNCHES == LAUNCHES
     return found
 
 
 def right(q, k, v, causal=True, scale=None):
-    from hopper_checks_gpu import attention
+    from hopper_ladder_gpu import attention
 
     return attention(q, k, v, causal, q.shape[3] ** -0.5 if scale is None else scale).half()
 
@@ -328,7 +330,7 @@ class WrongOnce:
 
 
 def last(function, count=3):
-    from hopper_checks_gpu import bursts
+    from hopper_ladder_gpu import bursts
 
     *_, known = bursts(function, right, SHAPE, count, "cpu")
     return known
@@ -337,13 +339,13 @@ def last(function, count=3):
 @pytest.mark.usefixtures("checks")
 def test_right_outputs_are_counted():
     known = last(right)
-    assert (known["wrong"], known["bursts"], known["outputs"]) == (0, 3, 3 * CALLS)
+    assert (known["wrong"], known["bursts"], known["outputs"]) == (0, 3, 3 * LAUNCHES)
     assert known["wrong_bursts"] == []
     assert known["float64"] < 1e-3
 
 
 @pytest.mark.parametrize("value", [0.01, float("nan"), float("inf")])
-@pytest.mark.parametrize(("at", "wrong"), [(CALLS, CALLS), (CALLS + 2, 1)])
+@pytest.mark.parametrize(("at", "wrong"), [(LAUNCHES, LAUNCHES), (LAUNCHES + 2, 1)])
 @pytest.mark.usefixtures("checks")
 def test_one_wrong_element_is_found(at, wrong, value):
     """In the first call of a burst all its outputs count as wrong, in a later one that call alone."""
@@ -364,13 +366,14 @@ def test_inputs_are_new_in_each_burst():
     assert len(set(seen)) == 4
 
 
-def test_small_shapes_tell_what_is_wrong(checks):
+def test_small_shapes_tell_what_is_wrong(checks, monkeypatch):
     told = []
+    monkeypatch.setattr(checks, "tell", lambda **message: told.append(message))
     functions = {"good": right, "bad": WrongOnce(1, 40.0)}
-    assert not checks.small(functions, lambda **message: told.append(message), [64], "cpu")
+    assert not checks.check_small(functions, [64], "cpu")
     wrong = [message for message in told if "small" in message]
     assert [(each["small"], each["case"]) for each in wrong] == [("bad", checks.SMALL[1][0])]
-    assert checks.small({"good": right}, lambda **message: None, [64], "cpu")
+    assert checks.check_small({"good": right}, [64], "cpu")
 
 
 # --------------------------------------------------------------------------- cards
