@@ -22,8 +22,7 @@ from typing import NamedTuple
 
 import torch
 import yaml
-from hopper_checks_gpu import ROW, WHOLE, attention
-from hopper_ladder_gpu import ROOT, Function, adapter, cases, errors
+from hopper_ladder_gpu import ROOT, ROW, WHOLE, Function, adapter, attention, cases, errors
 
 RIVALS = ("sdpa_cudnn", "flash_attn_3", "flash_attn_4")
 SUITES = ("models.yaml", "fa3_bf16.yaml")  # of --models

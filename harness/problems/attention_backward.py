@@ -18,7 +18,7 @@ from harness.schema import Case, Claims, Dtype
 #: exactly).
 #:
 #: Chosen on kernels with P and dS rounded to the inputs' type and fp32 sums, simulated, and on
-#: PyTorch's CPU flash backward (`python benchmarks/backward_numerics.py`: all distributions,
+#: PyTorch's CPU flash backward (`python benchmarks/numerics.py backward`: all distributions,
 #: headdim 64 to 256, short lengths; `early` is the worst row that the many heads of the official
 #: shapes bring):
 #:                       whole         worst row     largest       early

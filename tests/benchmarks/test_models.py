@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import math
 import os
@@ -17,7 +18,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
 import honest_runs
 import hopper_ladder
-import hopper_sanitizer
 from honest_runs import counted, tallies
 from honest_runs import table as table_of
 from hopper_ladder import Findings, burst_table, ratio, table
@@ -236,17 +236,17 @@ RACES = """\
 
 
 def test_the_sanitizer_s_words_are_counted_and_the_first_of_each_kind_is_kept():
-    told = hopper_sanitizer.summary(SAID)
+    told = hopper_ladder.summary(SAID)
     assert told[0].startswith("     2 x Program hit CUDA_ERROR_NOT_FOUND")
     assert told[1] == "     1 x Invalid __global__ read of size 4 bytes"
     assert told[2].endswith("while: headdim 64, length 300, champion")
     assert "    Host Frame: [0x2a1b] in libcuda.so.1" in told
     assert "    at attention_forward+0x1230" in told
     assert told[-1] == "  ERROR SUMMARY: 3 errors"
-    assert hopper_sanitizer.errors(SAID) == 1  # the API calls returned errors, nothing else
-    assert hopper_sanitizer.errors(RACES) == 2
-    assert hopper_sanitizer.summary(RACES)[0].startswith("     2 x Error: Race reported")
-    assert hopper_sanitizer.summary("") == ["  no summary: it did not end"]
+    assert hopper_ladder.errors(SAID) == 1  # the API calls returned errors, nothing else
+    assert hopper_ladder.errors(RACES) == 2
+    assert hopper_ladder.summary(RACES)[0].startswith("     2 x Error: Race reported")
+    assert hopper_ladder.summary("") == ["  no summary: it did not end"]
 
 
 TOOL = """#!/bin/sh
@@ -261,7 +261,7 @@ def test_a_tool_that_does_not_end_is_stopped_and_told(tmp_path, monkeypatch, cap
     tool.write_text(TOOL)
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    assert hopper_sanitizer.run(["true"], "", tmp_path / "out", 2.0) == 1
+    assert hopper_ladder.sanitize(["true"], "", tmp_path / "out", 2.0) == 1
     told = (tmp_path / "out" / "summary.txt").read_text()
     assert told == capsys.readouterr().out
     assert "plain: exit code 0, 0 errors" in told
@@ -293,23 +293,24 @@ def test_a_wrong_output_of_a_burst_is_told_with_its_seed(tmp_path, monkeypatch, 
     assert burst_table(Findings()).count("\n") == 0
 
 
-# --------------------------------------------------------------------------- hopper_checks_gpu on a CPU:
+# --------------------------------------------------------------------------- hopper_ladder_gpu on a CPU:
 # a kernel that is right passes, one that is wrong once does not
 
 SHAPE = (2, 3, 96, 64)
-CALLS = 6  # of a burst
+LAUNCHES = 6  # of a burst
 
 
 @pytest.fixture(scope="module")
 def checks():
-    """hopper_checks_gpu, on a CPU."""
-    found = pytest.importorskip("hopper_checks_gpu")
-    assert found.CALLS == CALLS
+    """hopper_ladder_gpu, on a CPU."""
+    pytest.importorskip("torch")
+    found = importlib.import_module("hopper_ladder_gpu")
+    assert found.LAUNCHES == LAUNCHES
     return found
 
 
 def right(q, k, v, causal=True, scale=None):
-    from hopper_checks_gpu import attention
+    from hopper_ladder_gpu import attention
 
     return attention(q, k, v, causal, q.shape[3] ** -0.5 if scale is None else scale).half()
 
@@ -329,7 +330,7 @@ class WrongOnce:
 
 
 def last(function, count=3):
-    from hopper_checks_gpu import bursts
+    from hopper_ladder_gpu import bursts
 
     *_, known = bursts(function, right, SHAPE, count, "cpu")
     return known
@@ -338,13 +339,13 @@ def last(function, count=3):
 @pytest.mark.usefixtures("checks")
 def test_right_outputs_are_counted():
     known = last(right)
-    assert (known["wrong"], known["bursts"], known["outputs"]) == (0, 3, 3 * CALLS)
+    assert (known["wrong"], known["bursts"], known["outputs"]) == (0, 3, 3 * LAUNCHES)
     assert known["wrong_bursts"] == []
     assert known["float64"] < 1e-3
 
 
 @pytest.mark.parametrize("value", [0.01, float("nan"), float("inf")])
-@pytest.mark.parametrize(("at", "wrong"), [(CALLS, CALLS), (CALLS + 2, 1)])
+@pytest.mark.parametrize(("at", "wrong"), [(LAUNCHES, LAUNCHES), (LAUNCHES + 2, 1)])
 @pytest.mark.usefixtures("checks")
 def test_one_wrong_element_is_found(at, wrong, value):
     """In the first call of a burst all its outputs count as wrong, in a later one that call alone."""
@@ -365,13 +366,14 @@ def test_inputs_are_new_in_each_burst():
     assert len(set(seen)) == 4
 
 
-def test_small_shapes_tell_what_is_wrong(checks):
+def test_small_shapes_tell_what_is_wrong(checks, monkeypatch):
     told = []
+    monkeypatch.setattr(checks, "tell", lambda **message: told.append(message))
     functions = {"good": right, "bad": WrongOnce(1, 40.0)}
-    assert not checks.small(functions, lambda **message: told.append(message), [64], "cpu")
+    assert not checks.check_small(functions, [64], "cpu")
     wrong = [message for message in told if "small" in message]
     assert [(each["small"], each["case"]) for each in wrong] == [("bad", checks.SMALL[1][0])]
-    assert checks.small({"good": right}, lambda **message: None, [64], "cpu")
+    assert checks.check_small({"good": right}, [64], "cpu")
 
 
 # --------------------------------------------------------------------------- cards
