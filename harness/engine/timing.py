@@ -56,9 +56,8 @@ def run_block(state: State, case: Case, block: Block) -> bool:
         return False
     label = f"block/{case.name}/{block.index}/{state.rng.getrandbits(64):x}"
     question = Question(block.probe, label, case.burst, timed=True)
-    control_ms = max(
-        [s.t2_ms for s in state.record(state.roles.control, case).samples[-1:]] or [0.0]
-    )
+    control = [sample.t2_ms for sample in state.record(state.roles.control, case).samples]
+    control_ms = stats.median(control) if control else 0.0
     woken: list[str] = []
     restless: list[str] = []
     for name in alive:
@@ -83,7 +82,7 @@ def run_block(state: State, case: Case, block: Block) -> bool:
 
 
 def _turn(state: State, name: str, case: Case, block: Block, question: Question) -> BurstReport:
-    """A burst, and in some blocks one of a single call; what is told of the longer in all."""
+    """A burst, and in some blocks one of a single call; what took how long in both together."""
     preheat_ms = 0 if name == state.roles.null else state.suite.heat_ms
     compare = block.timed and to_compare(state, name, case)
     options = BurstOptions(preheat_ms=preheat_ms, compare=compare)
@@ -98,10 +97,8 @@ def _turn(state: State, name: str, case: Case, block: Block, question: Question)
         _take(state, name, case, block, reply, single)
     if single is None:
         return reply
-    longer = {
-        name: max(getattr(reply, name), getattr(single, name)) for name in ("rest_ms", "t2_ms")
-    }
-    return single.model_copy(update=longer)
+    both = {name: getattr(reply, name) + getattr(single, name) for name in ("rest_ms", "t2_ms")}
+    return single.model_copy(update=both)
 
 
 def _rest_s(turn: BurstReport, usual_ms: float) -> float:
@@ -109,7 +106,7 @@ def _rest_s(turn: BurstReport, usual_ms: float) -> float:
     if turn.status is not Status.PASSED:
         return MOST_REST_S
     beside_ms = turn.rest_ms if turn.rest_ms > REST_MS else 0.0
-    heat_ms = max(beside_ms, turn.t2_ms - max(LONG_TURN_MS, usual_ms))
+    heat_ms = max(beside_ms, turn.rest_ms + turn.t2_ms - max(LONG_TURN_MS, usual_ms))
     return min(REST_SHARE * max(heat_ms, 0.0) / 1e3, MOST_REST_S)
 
 

@@ -56,7 +56,7 @@ GPU_TOLERANCE = ClockTolerance(
     late_share=0.1,
     call_share=0.5,
     rest_ms=50.0,
-    alone_pct=0.5,
+    alone_pct=1.0,
     alone_floor_ms=0.012,
     alone_blocks=5,
 )

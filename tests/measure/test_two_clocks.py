@@ -368,7 +368,7 @@ def test_calls_of_a_burst_may_differ(shares: list[float], tolerance: ClockTolera
     assert not check_clocks(with_calls(honest, shares), honest, (), tolerance).refusal
 
 
-@pytest.mark.parametrize(("longer_ms", "refused"), [(0.014, False), (0.02, True)])
+@pytest.mark.parametrize(("longer_ms", "refused"), [(0.02, False), (0.025, True)])
 @pytest.mark.parametrize("control_ms", [0.0, 0.05])
 def test_calls_that_are_shorter_in_a_burst_than_by_themselves_overlap(
     longer_ms: float, refused: bool, control_ms: float
