@@ -406,3 +406,18 @@ def test_who_overlaps_in_some_bursts_only_is_seen_or_wins_nothing() -> None:
         )
         assert ratio is not None
         assert overlapping(mine, [base], GPU_TOLERANCE) or ratio.value < 1.02
+
+
+@pytest.mark.parametrize(("call_ms", "alone_ms"), [(11.9, 12.2), (23.4, 25.6)])
+def test_a_call_longer_than_the_gate_may_take_its_host_s_time(
+    call_ms: float, alone_ms: float
+) -> None:
+    """Two honest controls of the corpus on one H200: one forks, one is slow on purpose."""
+
+    def told(call_ms: float, alone_ms: float) -> list[Sample]:
+        values = {"calls_ms": (call_ms,) * 4, "t2_ms": 4 * call_ms + 0.3}
+        return [Sample(block=n, alone_ms=alone_ms + 0.3, **values) for n in range(9)]
+
+    pace = told(0.1855, 0.1855)
+    assert overlapping(told(call_ms, alone_ms), [pace], GPU_TOLERANCE) == ""
+    assert overlapping(told(3.9, 3.9 * alone_ms / call_ms), [pace], GPU_TOLERANCE)
