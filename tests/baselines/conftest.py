@@ -30,6 +30,9 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
     sys.path. Both are undone after the test.
     """
 
+    # A stand-in written twice within a second, as long as before, would be the first one's bytecode.
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+
     def _load(
         folder: str, hide: tuple[str, ...] = (), files: dict[str, str] | None = None
     ) -> ModuleType:

@@ -95,9 +95,8 @@ class Hub:
         git(folder, "clone", "--quiet", str(self.origin), str(self.trusted))
         for name in ("configs", "baselines"):
             shutil.copytree(ROOT / name, self.trusted / name)
-        shutil.copytree(
-            ROOT / "submissions" / "triton_template", self.trusted / "submissions" / "mine"
-        )
+        template, mine = (ROOT / "submissions/triton_template", self.trusted / "submissions/mine")
+        shutil.copytree(template, mine, ignore=shutil.ignore_patterns("__pycache__"))
         self.write(self.trusted, "submissions/mine/manifest.yaml", MANIFEST)
         self.write(self.trusted, "submissions/bare.cu", "// a rung\n")
         self.write(self.trusted, "harness/judge.py", "honest = True\n")

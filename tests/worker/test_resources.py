@@ -124,10 +124,10 @@ def test_a_note_that_names_a_function_stays_there():
         LOG
         + "ptxas info : (C7512) Potential Performance Loss: wgmma serialized in function 'fast'\n"
     )
-    slow, fast = parse_ptxas(text, BOTH)
+    slow, fast = parse_ptxas(text, BOTH, "sm_90a")
     assert not slow.notes
     assert fast.notes == ("C7512: wgmma serialized",)
-    slow, fast = parse_ptxas(text.replace("'fast'\n", "'callee'\n"), BOTH)
+    slow, fast = parse_ptxas(text.replace("'fast'\n", "'callee'\n"), BOTH, "sm_90a")
     assert slow.notes == fast.notes == ("C7512: wgmma serialized",)
 
 
