@@ -279,14 +279,14 @@ def count() -> dict[str, tuple[int, str]]:
     lengths = {name: len(lines_of(name)) for name in python}
     levels = {package: len(modules().find_children(package)) for package in packages()}
     rings = [ring for package in packages() for ring in circles(rooms(package))]
-    stories = floors(rooms())
+    stories, stays = floors(rooms()), walk()
     words = {name: sum(len(line.split()) for line in lines_of(name)) for name in documents}
     return {
         "names_a_level": _most(levels),
         "floors": (len(stories), f"at the top {', '.join(stories[-1])}"),
         "circles": (len(rings), "; ".join(" ↔ ".join(sorted(ring)) for ring in rings)),
         "arrows_up": (len(arrows_up()), ", ".join(arrows_up())),
-        "stays": (len(walk()), " > ".join(walk()).replace("harness.", "")),
+        "stays": (len(stays), " > ".join(stays).replace("harness.", "")),
         "harness_lines": (sum(lengths.values()), f"{len(python)} files"),
         "exported_lines": (exported, "what `export` copies into a package"),
         "longest_file": _most(lengths),
