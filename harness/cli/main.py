@@ -252,7 +252,8 @@ def _code_of(main: Callable[[], int]) -> int:
     except HarnessError as error:
         if "--json" in sys.argv and isinstance(error, SubmissionError):  # before anything ran
             kind = "checks" if "--check" in sys.argv else "results"
-            kind = "builds" if "build" in sys.argv else kind
+            built = "build" in sys.argv and {"run", "--submission"}.isdisjoint(sys.argv)
+            kind = "builds" if built else kind
             print(run_document(kind, [], [str(error)]), flush=True)
         print(plain_text(f"error: {error}"), file=sys.stderr)  # names may be a stranger's
         return error.exit_code
