@@ -50,8 +50,8 @@ class AdaptiveRun:
             if not (names := [name for name in state.workers if state.may_run(name, case)]):
                 continue
             soonest = looks[0] if looks[0] < state.suite.blocks else None
-            asked = (state.suite, case, state.problem, names, state.rng, soonest)
-            blocks = plan_case(*asked, state.facts.tolerance.alone_blocks)
+            alone = state.facts.tolerance.alone_blocks
+            blocks = plan_case(state.suite, case, state.problem, names, state.rng, soonest, alone)
             self.lanes.append(CaseProgress(case, blocks, next_index=state.suite.blocks))
             self.active |= set(names)
         for name in self.active & set(self.shown):

@@ -28,8 +28,8 @@ def time_case(state: State, case: Case) -> None:
     """All blocks of one case, the disturbed ones again."""
     settle(state)
     names = [name for name in state.workers if state.may_run(name, case)]
-    asked = (state.suite, case, state.problem, names, state.rng, None)
-    blocks = plan_case(*asked, state.facts.tolerance.alone_blocks)
+    alone = state.facts.tolerance.alone_blocks
+    blocks = plan_case(state.suite, case, state.problem, names, state.rng, alone=alone)
     started = time.monotonic()
     timed = 0
     for number, block in enumerate(blocks):

@@ -209,7 +209,9 @@ STAND_INS: dict[str, tuple[StandIn, ...]] = {
     # the mean of a burst, not its best call
     "burst_mean": (_by("measure.verdict:score_ms", lambda sample: min(sample.calls_ms)),),
     # slow entrants get as many samples as fast ones
-    "fixed_counts": (_in("engine.timing:plan_case", lambda plan: lambda *to: _Hurried(plan(*to))),),
+    "fixed_counts": (
+        _in("engine.timing:plan_case", lambda plan: lambda *to, **how: _Hurried(plan(*to, **how))),
+    ),
     # a worker cannot say PASSED
     "strict_wire": (_by("judge.burst:confesses", lambda reply: reply.status is not None),),
     # an exit code is not evidence
