@@ -191,7 +191,7 @@ def _row(each: Compared, digits: int, tolerance_pct: float, *, judged: bool) -> 
         number(each.published, digits),
         here,
         f"{each.difference_pct:+.1f} %",
-        verdict if judged else "another GPU",
+        verdict if judged else "–" if each.over else "another GPU",
     ]
 
 
