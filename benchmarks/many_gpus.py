@@ -231,7 +231,8 @@ def campaign(
 def asked(suite: Suite, generated: Path, gpu: str, cache: Path) -> Request:
     """All of `generated` beside the suite's headline baseline."""
     machine = machine_of(gpu)
-    request = resolve([str(generated)], [suite.against], suite, machine, suite.against, ROOT)
+    mine, against = [str(generated)], suite.against
+    request = resolve(mine, [against], suite, machine, against, ROOT, 0)
     return replace(request, cache=cache)
 
 

@@ -48,10 +48,10 @@ class Request:
         """The same once headline and control are read that are not among the entrants."""
         lacking = {self.baseline, self.control} - {entrant.name for entrant in self.entrants}
         folder, problem = self.root / "baselines", get_problem(self.suite.problem)
-        found = find_entrants(sorted(lacking), folder, Kind.BASELINE, problem) if lacking else ()
-        if other := sorted(lacking - {entrant.name for entrant in found}):
+        if other := sorted(lacking - set(known_names(folder))):  # a path would be read as one
             hint = did_you_mean(Path(other[0]).name, known_names(folder)) or "run.py list baselines"
             raise UsageError(f"--against {shown(other[0])}: no name of a baseline", hint)
+        found = find_entrants(sorted(lacking), folder, Kind.BASELINE, problem) if lacking else ()
         return replace(self, trusted=tuple(found))
 
     def without(self, entrant: str, cases: Sequence[str]) -> "Request":
@@ -72,8 +72,9 @@ def resolve(
     machine: Machine,
     baseline: str,
     root: Path,
+    sandbox: int,
 ) -> Request:
-    """Names → a Request; raises UsageError on a name that two entrants share."""
+    """Names → a Request at that level; raises UsageError on a name that two entrants share."""
     problem = get_problem(suite.problem)
     folder = root / "submissions"
     submissions, refused = gather(names, folder, Kind.SUBMISSION, problem, reserved(root))
@@ -90,5 +91,6 @@ def resolve(
         entrants=entrants,
         baseline=baseline,
         root=root,
+        sandbox=sandbox,
         refused=tuple(map(str, refused)),
     ).with_trusted()

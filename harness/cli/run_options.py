@@ -118,11 +118,11 @@ def resolve_request(args: argparse.Namespace, suite: Suite, machine: Machine) ->
     if baselines == ["none"] or args.check:
         baselines = []
     on = machine if suite.device == "gpu" else machine.without_gpu()
-    request = resolve(args.submission, baselines, suite, on, against, project.base())
     level = enter.usual_level() if args.sandbox is None else args.sandbox
+    request = resolve(args.submission, baselines, suite, on, against, project.base(), level)
     cases = cases_named(args.only, suite)
     request = replace(request, fail_fast=args.fail_fast, only_check=args.check, cases=cases)
-    return replace(request, sandbox=level, rule=stopping_rule(args))
+    return replace(request, rule=stopping_rule(args))
 
 
 def cases_named(text: str | None, suite: Suite) -> tuple[str, ...]:

@@ -92,7 +92,7 @@ def check_run(args: argparse.Namespace, out: Path) -> None:
     baselines = args.baselines.split(",") if args.baselines else list(suite.baselines)
     against = args.against or suite.against
     assert against in baselines
-    request = resolve(args.submission, baselines, suite, H200, against, ROOT)
+    request = resolve(args.submission, baselines, suite, H200, against, ROOT, 0)
     assert not request.refused
     if not args.check:
         assert Path(args.results).is_relative_to(out), "beside the committed records"

@@ -515,7 +515,7 @@ def test_who_fails_its_checks_alone_is_asked_once(tmp_path: Path) -> None:
 def test_a_unit_whose_owner_is_gone_tells_what_it_has_and_ends(tmp_path: Path) -> None:
     generate(tmp_path / "generated", 1)
     suite = TINY.model_copy(update={"blocks": 5000})
-    asked = resolve([str(tmp_path / "generated")], [], suite, Machine(), "sdpa", ROOT)
+    asked = resolve([str(tmp_path / "generated")], [], suite, Machine(), "sdpa", ROOT, 0)
     (unit,) = plan_units(asked)
     own = dataclasses.replace(unit.request, cache=tmp_path / "cache")
     unit = unit.model_copy(update={"request": own})

@@ -257,7 +257,9 @@ def root(tmp_path: Path) -> Path:
 
 
 def asked(root: Path, *names: str, baselines: tuple[str, ...] = ()) -> Request:
-    return resolve(names, baselines, load_suite("smoke", ROOT / "configs"), Machine(), "sdpa", root)
+    return resolve(
+        names, baselines, load_suite("smoke", ROOT / "configs"), Machine(), "sdpa", root, 0
+    )
 
 
 @pytest.mark.parametrize("name", ["sdpa", "null"])
@@ -447,9 +449,15 @@ def test_a_file_in_utf_8_is_read(head: str) -> None:
     check_source(Path("submission.py"), f"{head}{GOOD}# é\n".encode(), PROBLEM)
 
 
-@pytest.mark.parametrize("word", ["baselines/sdpa", "sdpa/", "sdpa,sdpa_math", "all", " sdpa"])
-def test_what_is_no_name_of_a_baseline_is_none_to_be_held_against(word: str) -> None:
-    """It was found by that word, looked for under it, and a run ended in a KeyError."""
+@pytest.mark.parametrize(
+    "word", ["baselines/sdpa", "sdpa/", "sdpa,sdpa_math", "all", " sdpa", "fastest"]
+)
+def test_what_is_no_name_of_a_baseline_is_none_to_be_held_against(
+    word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A path of that word would be a stranger's code whom everybody trusts."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "fastest.py").write_text(GOOD)
     suite = load_suite("smoke", ROOT / "configs")
     with pytest.raises(UsageError, match=r"no name of a baseline|no entry"):
-        resolve(["triton_template"], [], suite, Machine(), word, ROOT)
+        resolve(["triton_template"], [], suite, Machine(), word, ROOT, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import zlib
@@ -11,16 +12,18 @@ import pytest
 
 from harness import PROTOCOL
 from harness.board import record
-from harness.catalog.entrants import private_folder
+from harness.catalog.entrants import find_entrants, private_folder
+from harness.catalog.request import Request
 from harness.catalog.suites import load_suite
 from harness.cli import main
 from harness.cli.results import explain, verify
-from harness.errors import Exit, UsageError
+from harness.errors import Exit, UnavailableError, UsageError
 from harness.measure import roofline
 from harness.measure.roofline import Resources
 from harness.measure.stats import Interval
 from harness.problems import get_problem
-from harness.schema import Error, Machine, Result, Slack, Speedup, Telemetry
+from harness.process.sandbox import enter
+from harness.schema import Error, Kind, Machine, Result, Slack, Speedup, Telemetry
 from tests.board.factory import CASES, CPU, H200, result, run_of, stretch
 
 FORWARD = get_problem("attention_forward")
@@ -239,6 +242,22 @@ def test_it_is_measured_as_its_suite_measures() -> None:
     assert verify._suite(changed, "sdpa_cudnn", 7).cases == suite.cases
     gone = [r.model_copy(update={"suite": "no_such_suite"}) for r in old]
     assert verify._suite(gone, "sdpa_cudnn", 7).name == "no_such_suite"
+
+
+def test_it_is_measured_again_behind_the_walls_of_any_run(
+    tmp_path: Path, lines: list[Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was at level 0: whose source is verified reads and writes what you can."""
+    asked: list[Request] = []
+    monkeypatch.setattr(verify, "obstacle", lambda *_: "")
+    monkeypatch.setattr("harness.engine.session.execute", lambda request, *_: asked.append(request))
+    found = find_entrants(["triton_template"], ROOT / "submissions", Kind.SUBMISSION, FORWARD)
+    told = {"entry": "triton_template", "source_sha256": found[0].source_sha256}
+    write(tmp_path, [r.model_copy(update=told) for r in lines if r.entry == "mine"])
+    with contextlib.suppress(UnavailableError):
+        call(verify, "verify", tmp_path, "triton_template")
+    assert [request.sandbox for request in asked] == [enter.usual_level()]
+    assert asked[0].sandbox > 0
 
 
 def test_without_the_gpu_it_cannot(

@@ -149,9 +149,8 @@ SUITE_GPU_CAMPAIGN = Suite(
 def asked(folder: Path, count: int, kind: str) -> Request:
     generate(folder / "generated", count, kind)
     machine = inspect_machine()
-    found = resolve(
-        [str(folder / "generated")], ["sdpa_flash"], SUITE_GPU_CAMPAIGN, machine, "sdpa_flash", ROOT
-    )
+    mine, theirs = [str(folder / "generated")], ["sdpa_flash"]
+    found = resolve(mine, theirs, SUITE_GPU_CAMPAIGN, machine, "sdpa_flash", ROOT, 0)
     return replace(found, cache=folder / "cache")
 
 

@@ -194,7 +194,7 @@ def test_nobody_bears_the_name_of_a_baseline_that_comes_along(mine: Path) -> Non
     suite = load_suite("smoke", mine / "configs")
     path = str(mine / "submissions" / "sdpa")
     with pytest.raises(SubmissionError, match="which is taken"):
-        resolve([path], [], suite, Machine(), "sdpa", mine)
+        resolve([path], [], suite, Machine(), "sdpa", mine, 0)
 
 
 def test_a_folder_of_bare_folders_holds_entries(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ import argparse
 import json
 import tempfile
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -128,11 +127,11 @@ def request_of(old: Result, found: Mismatch, source: str | None) -> Request:
     names = [source or old.entry]
     mine, theirs = (names, []) if old.kind is Kind.SUBMISSION else ([], names)
     try:
-        request = resolve(mine, theirs, suite, machine, suite.against, base())
+        level = enter.usual_level()
+        return resolve(mine, theirs, suite, machine, suite.against, base(), level)
     except SubmissionError as cause:
         hint = cause.hint if source else f"{cause.hint}; or -s PATH, where its source lies"
         raise type(cause)(cause.message, hint) from None
-    return replace(request, sandbox=enter.usual_level())
 
 
 def ask(

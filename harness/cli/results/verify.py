@@ -162,6 +162,7 @@ def _measure_again(args: argparse.Namespace, old: Sequence[Result]) -> Verdict:
     from harness.cli.terminal import Terminal
     from harness.engine.session import execute
     from harness.measure.machine import inspect_machine
+    from harness.process.sandbox.enter import usual_level
 
     first, machine = old[0], inspect_machine()
     why = obstacle(old, machine, base())
@@ -171,7 +172,8 @@ def _measure_again(args: argparse.Namespace, old: Sequence[Result]) -> Verdict:
     suite = _suite(old, against, args.blocks)
     submissions = [first.entry] if first.kind is Kind.SUBMISSION else []
     baselines = list(dict.fromkeys([against, *([] if submissions else [first.entry])]))
-    request = resolve(submissions, baselines, suite, machine, against, base())
+    level = usual_level()  # a stranger's entry is measured again behind the same walls
+    request = resolve(submissions, baselines, suite, machine, against, base(), level)
     if all(one.source_sha256 != first.source_sha256 for one in request.entrants):
         return Verdict(
             "CANNOT", f"the source has changed since: git log -- submissions/{first.entry}"
