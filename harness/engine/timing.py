@@ -177,10 +177,10 @@ def _take(
         if told.status is not Status.PASSED:
             known.fail(told.status, f"{told.message} ({block.probe.label})", told.mismatch)
             return
-    if reply.error:
-        known.saw(reply.error)
-    for library, share in reply.likeness.items():  # the largest that was seen
-        known.likeness[library] = max(share, known.likeness.get(library, 0.0))
+        if told.error:  # of the call by itself too: it may be a rougher one
+            known.saw(told.error)
+        for library, share in told.likeness.items():  # the largest that was seen
+            known.likeness[library] = max(share, known.likeness.get(library, 0.0))
     if min(reply.calls_ms, default=0.0) < LEAST_MS:
         known.fail(Status.TIME_CLAIM_REJECTED, "claims that a call took no time at all")
         return

@@ -305,6 +305,27 @@ def test_a_call_by_itself_follows_the_bursts_of_some_blocks(
     assert [s.alone_ms for s in bench.state.record("base", CASE).samples] == [1.5, None]
 
 
+def test_the_error_of_a_call_by_itself_counts(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Worked roughly, and so fast, in that one alone, it had the class and the place of exact work."""
+    errors = {
+        calls: Error(max_diff=d, rel_l2=d, worst_row=d, finite=True)
+        for calls, d in ((2, 1e-4), (1, 5e-3))
+    }
+
+    def run_burst(state: State, name: str, question: Question, *_: object) -> BurstReport:
+        told = {"error": errors[question.calls], "likeness": {"sdpa": 1.0 / question.calls}}
+        return bench.run_burst(state, name).model_copy(update=told)
+
+    monkeypatch.setattr(timing, "run_burst", run_burst)
+    bench.calls_ms = (0.5, 0.5)
+    timing.run_block(bench.state, CASE, Block(Probe(CASE), ("mine",), 0, alone=True))
+    known = bench.state.record("mine", CASE)
+    assert known.worst == errors[1]
+    assert known.likeness == {"sdpa": 1.0}
+
+
 def test_who_fails_in_a_call_by_itself_has_failed(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
