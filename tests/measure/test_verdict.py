@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -337,6 +338,27 @@ def test_who_failed_is_not_trusted_and_ctrl_c_is_no_failure() -> None:
     known = {"mine": Evidence(entrant(), CASE), **base}
     assert list(trusted_of(known, "a")) == ["a", "b"]
     assert list(trusted_of(known, "c")) == ["c", "a", "b"], "the control comes first"
+
+
+def test_a_library_that_the_clocks_refuse_sets_nobodys_pace() -> None:
+    """As `verify` finds it: there it has failed, and the rows beside it were contradicted."""
+    late = [s.model_copy(update={"t2_ms": s.t2_ms + 1.0}) for s in samples(0.7, seed=3)[:4]]
+    library = [*late, *samples(0.7, seed=3)[4:]]
+    known = {
+        "base": Evidence(entrant(Kind.BASELINE), CASE, samples=samples(1.0, seed=9), worst=EXACT),
+        "library": Evidence(entrant(Kind.BASELINE), CASE, samples=library, worst=EXACT),
+        "mine": passed(),
+    }
+    around = (trusted_of(known, "base"), [1.4] * 20, [])
+    rows = dict(zip(known, conclude_case(known, facts(), "base", *around), strict=True))
+    assert rows["library"].status is Status.TIME_CLAIM_REJECTED
+    assert rows["mine"].status is Status.PASSED
+    assert rows["mine"].slack is not None
+    assert rows["mine"].slack.pace == "base"
+    failed = replace(known["library"], status=Status.TIME_CLAIM_REJECTED, reason="x")
+    again = {**known, "library": failed}
+    around = (trusted_of(again, "base"), [1.4] * 20, [])
+    assert list(conclude_case(again, facts(), "base", *around))[2] == rows["mine"]
 
 
 @pytest.mark.parametrize(("by", "status"), [(0.0, Status.PASSED), (0.45, Status.UNSTABLE)])
