@@ -14,7 +14,7 @@ from harness.engine.adaptive import AdaptiveRun
 from harness.engine.events import Observer
 from harness.engine.run_state import Roles, State
 from harness.measure.plan import Block
-from harness.measure.stopping import StoppingRule
+from harness.measure.stopping import FEWEST_BLOCKS, StoppingRule
 from harness.measure.two_clocks import GPU_TOLERANCE
 from harness.problems import get_problem
 from harness.schema import Case, Error, Kind, Sample, Status, Suite
@@ -133,6 +133,24 @@ def test_a_block_with_calls_by_themselves_that_does_not_count_is_made_up_for_at_
     for case in CASES:
         timed = [block for name, block in made.met if name == case.name and block.timed]
         assert timed[1].alone
+
+
+def test_nobody_leaves_a_race_by_what_a_rival_left_of_its_blocks(
+    bench: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = bench(StoppingRule(race=1), {"a": 0.8, "far": 1.4})
+    plain = made.run_block
+
+    def run_block(state: State, case: Case, block: Block) -> bool:
+        if block.index in (0, 1):  # both count for nobody: two of four are left at the first look
+            made.met.append((case.name, block))
+            return False
+        plain(state, case, block)
+        return True
+
+    monkeypatch.setattr(adaptive, "run_block", run_block)
+    AdaptiveRun(made.state).run()
+    assert made.count("far") >= FEWEST_BLOCKS
 
 
 def test_every_block_holds_baseline_and_null_and_no_index_comes_twice(bench: Make) -> None:
