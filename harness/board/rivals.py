@@ -236,8 +236,9 @@ HOUSEKEEPING = re.compile(
 #: Sums and softmaxes of PyTorch itself: real work, done by the library.
 TORCH_WORK = re.compile(r"softmax|reduce_kernel|triu_tril|at::native::.*(norm|cumsum|scan)", re.I)
 
-#: Results that agree with a library's in this share of their elements are that library's.
-SAME_BITS = 0.999
+#: Results that agree with a library's in this share of their elements are that library's. Gradients
+#: in bf16 of an honest kernel agree with flash's in up to 0.99954 (719 tokens on an H200).
+SAME_BITS = 0.9999
 
 
 def same_bits_as(likeness: Mapping[str, float]) -> str:

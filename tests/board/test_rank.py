@@ -356,6 +356,21 @@ def test_hidden_shapes_stand_beside_the_configs_and_in_no_mean() -> None:
 
 
 @pytest.mark.parametrize(
+    ("told", "group"),
+    [
+        ({}, "exact"),
+        ({"numerics_class": "approximate"}, "approximate"),
+        ({"likeness": {"cudnn": 1.0}}, "library"),
+    ],
+)
+def test_what_it_is_on_a_hidden_shape_it_is(told: dict[str, object], group: str) -> None:
+    """Rough, or a library's, on other shapes than the official ones, it had the place of exact."""
+    hidden = hidden_row("a", **told)
+    board = only([*run_of({"a": 0.9, "sdpa_flash": 1.3}), hidden])
+    assert [row.group for row in board.rows if row.entry == "a"] == [group]
+
+
+@pytest.mark.parametrize(
     ("status", "kind", "ranked"),
     [
         (Status.INCORRECT, Kind.SUBMISSION, False),
