@@ -77,7 +77,7 @@ class Head(Front):
         """All of it, as it stands in the file."""
         with self.path.open("rb") as file:
             file.seek(self.offset)
-            return file.readline().rstrip(b"\n")
+            return file.readline().strip()  # as _lines reads it
 
 
 # --------------------------------------------------------------------------- writing

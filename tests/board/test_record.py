@@ -338,6 +338,14 @@ def test_heads_and_read_give_the_same_results(tmp_path: Path) -> None:
     assert heads[1].number == 3
 
 
+def test_a_line_that_ends_as_on_another_system_is_the_same_line(tmp_path: Path) -> None:
+    path = write_all(tmp_path, [result("mine")])
+    path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
+    results, bad = record.read(record.heads(tmp_path)[0])
+    assert not bad
+    assert [r.entry for r in results] == ["mine"]
+
+
 def test_a_key_further_down_that_is_named_like_the_heavy_ones_hides_no_row(tmp_path: Path) -> None:
     """The front was cut at the first mark: a library or an argument of that name is one too."""
     told = mismatch()
