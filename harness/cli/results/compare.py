@@ -162,6 +162,7 @@ def _named(name: str, heads: list[Head]) -> list[Head]:
 
 def _best(mine: list[Head], theirs: list[Head], among: list[Head]) -> list[Pair]:
     """Runs that hold both, before the newest of each; GPUs first, most configs first."""
+    mine, theirs = _standing(mine), _standing(theirs)
     shared_runs = {h.run for h in mine} & {h.run for h in theirs}
     together = [[h for h in side if h.run in shared_runs] for side in (mine, theirs)]
     best: list[Pair] = []
@@ -172,6 +173,16 @@ def _best(mine: list[Head], theirs: list[Head], among: list[Head]) -> list[Pair]
         if best:
             break
     return best
+
+
+def _standing(heads: list[Head]) -> list[Head]:
+    """Without what the newest verdict did not pass: an older time is no answer there."""
+    failed = {_place(h) for h in newest(heads) if h.status != Status.PASSED.value}
+    return [h for h in heads if _place(h) not in failed]
+
+
+def _place(head: Head) -> tuple[str, str, int, str, str]:
+    return head.gpu, head.suite_sha256, head.protocol, head.entry, head.config
 
 
 def _weight(pairs: list[Pair]) -> tuple[object, ...]:
