@@ -20,7 +20,9 @@ EXTRA_SHARE = 0.5  # disturbed blocks are repeated, up to this share of the plan
 #: Behind who takes longer, beside its calls or for them: 240 ms of products left the chip at 1455
 #: MHz, not 1980, and it came back within 150 ms; turns of 29 ms cost a rival its row.
 REST_MS, LONG_TURN_MS, REST_SHARE, MOST_REST_S = 5.0, 12.0, 4.0, 0.3
-LONGER = 1.5  # than the trusted control's turns is long, too: those are what everybody meets
+LONGER = (
+    1.5  # than the shortest of the trusted's turns is long, too: those are what everybody meets
+)
 STRANGER_WAIT_S = 10.0  # for a process of nobody's to leave the GPU
 
 
@@ -56,8 +58,9 @@ def run_block(state: State, case: Case, block: Block) -> bool:
         return False
     label = f"block/{case.name}/{block.index}/{state.rng.getrandbits(64):x}"
     question = Question(block.probe, label, case.burst, timed=True)
-    control = [sample.t2_ms for sample in state.record(state.roles.control, case).samples]
-    control_ms = stats.median(control) if control else 0.0
+    # the least of the trusted: one of them may wait for its host, and heat nothing meanwhile
+    turns_ms = ([s.t2_ms for s in samples] for samples in state.trusted(case).values() if samples)
+    longer_ms = LONGER * min(map(stats.median, turns_ms), default=0.0)
     woken: list[str] = []
     restless: list[str] = []
     for name in alive:
@@ -65,7 +68,7 @@ def run_block(state: State, case: Case, block: Block) -> bool:
             continue  # since this block began
         turn = _turn(state, name, case, block, question)
         if state.quiet.watches:  # it may have heated the chip
-            time.sleep(_rest_s(turn, LONGER * control_ms))
+            time.sleep(_rest_s(turn, longer_ms))
         if turn.rest_ms > state.facts.tolerance.rest_ms and block.index is not None:
             restless += [name] if _strike(state, name, case) else []
         woken += end_woken(state, case)
@@ -97,8 +100,9 @@ def _turn(state: State, name: str, case: Case, block: Block, question: Question)
         _take(state, name, case, block, reply, single)
     if single is None:
         return reply
-    both = {name: getattr(reply, name) + getattr(single, name) for name in ("rest_ms", "t2_ms")}
-    return single.model_copy(update=both)
+    rest_ms = max(reply.rest_ms, single.rest_ms)  # a slow host is no worse for being asked twice
+    t2_ms = reply.t2_ms + single.t2_ms + min(reply.rest_ms, single.rest_ms)
+    return single.model_copy(update={"rest_ms": rest_ms, "t2_ms": t2_ms})
 
 
 def _rest_s(turn: BurstReport, usual_ms: float) -> float:

@@ -31,6 +31,7 @@ from harness.schema import (
     Error,
     Kind,
     Manifest,
+    Sample,
     Status,
     Suite,
     Telemetry,
@@ -280,6 +281,29 @@ def test_behind_who_may_have_heated_the_chip_it_rests(
     bench.state.quiet.watches = True
     timing.run_block(bench.state, CASE, Block(Probe(CASE), ("mine",), None))
     assert bench.now_s == pytest.approx(rest_s)
+
+
+def test_a_trusted_one_that_waits_for_its_host_makes_nobody_elses_turn_a_short_one(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """cuDNN on packed sequences: 300 ms a burst, of which the chip works for 3."""
+    waits = [Sample(block=n, calls_ms=(1.0, 1.0), t2_ms=300.0) for n in range(3)]
+    works = [Sample(block=n, calls_ms=(1.0, 1.0), t2_ms=3.0) for n in range(3)]
+    monkeypatch.setattr(State, "trusted", lambda *_: {"base": waits, "flash": works})
+    hot = BurstReport(status=Status.PASSED, calls_ms=(1.0, 1.0), t2_ms=240.0)
+    monkeypatch.setattr(timing, "run_burst", lambda *_: hot)
+    bench.state.quiet.watches = True
+    timing.run_block(bench.state, CASE, Block(Probe(CASE), ("mine",), None))
+    assert bench.now_s == pytest.approx(0.3)
+
+
+def test_a_slow_host_is_no_worse_for_being_asked_twice(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reply = BurstReport(status=Status.PASSED, calls_ms=(1.0, 1.0), t2_ms=3.0, rest_ms=26.0)
+    monkeypatch.setattr(timing, "run_burst", lambda *_: reply)
+    timing.run_block(bench.state, CASE, Block(Probe(CASE), ("mine",), 0, alone=True))
+    assert bench.state.record("mine", CASE).restless == 0
 
 
 def test_a_call_by_itself_follows_the_bursts_of_some_blocks(
