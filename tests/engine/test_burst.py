@@ -129,14 +129,25 @@ def test_an_answer_whose_process_has_ended_is_nobody_s() -> None:
     )
 
 
-@pytest.mark.parametrize(("starved_s", "loaded"), [(100.0, True), (1.0, False)])
-def test_who_loads_while_another_burns_all_cores_loads_again_alone(
-    starved_s: float, loaded: bool
+LATE = BurstReport(status=Status.TIMED_OUT, message="its import took more than 120 s")
+FULL = BurstReport(status=Status.OUT_OF_MEMORY, message="CUDA error: out of memory")
+
+
+@pytest.mark.parametrize(
+    ("late", "starved_s", "by", "loaded"),
+    [
+        (LATE, 100.0, None, True),
+        (LATE, 1.0, None, False),
+        (FULL, 0.0, None, True),  # a rival had it all for a moment, between two looks
+        (FULL, 0.0, (Status.OUT_OF_MEMORY, "GPU memory 98.6 GiB, allowed 6"), False),
+    ],
+)
+def test_who_loads_while_another_takes_all_cores_or_memory_loads_again_alone(
+    late: BurstReport, starved_s: float, by: tuple[Status, str] | None, loaded: bool
 ) -> None:
     state = bench("a", "b", "base")
     a, b, base = (state.workers[name] for name in ("a", "b", "base"))
-    late = BurstReport(status=Status.TIMED_OUT, message="its import took more than 120 s")
-    state.judge.attach.side_effect = [late, None]
+    a.ended_for = by
     a.attached = False
     b.attached = False
     state.suite = SimpleNamespace(cases=[CASE])

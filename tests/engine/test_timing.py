@@ -264,10 +264,10 @@ def test_who_keeps_the_machine_beside_its_calls_costs_nobody_a_block_and_goes(
     ("told", "rest_s"),
     [
         ({}, 0.0),
-        ({"rest_ms": 4.0, "t2_ms": 8.0}, 0.0),
-        ({"rest_ms": 4.0, "t2_ms": 12.0}, 0.016),
+        ({"rest_ms": 2.0, "t2_ms": 4.0}, 0.0),
+        ({"rest_ms": 4.0, "t2_ms": 6.0}, 0.016),
         ({"rest_ms": 6.0}, 0.024),
-        ({"t2_ms": 47.0}, 0.14),  # 46 ms of products: 222 us a call behind it, not 190
+        ({"t2_ms": 46.0}, 0.16),  # of products: 222 us a call behind it, not 190
         ({"t2_ms": 240.0}, 0.3),
         ({"status": Status.CRASHED}, 0.3),
     ],
