@@ -9,7 +9,8 @@ from harness.catalog.null_kernel import NAME as NULL
 from harness.errors import UsageError, did_you_mean
 from harness.measure.stopping import FIXED, StoppingRule
 from harness.problems import get_problem
-from harness.process.project import HOME
+from harness.process.project import HOME, private
+from harness.process.sandbox.readable import DenyList, shut
 from harness.process.text import shown
 from harness.schema import Entrant, Kind, Machine, Suite
 
@@ -37,6 +38,16 @@ class Request:
         """The suite with the cases to run; what a record says it belongs to is the whole one."""
         chosen = tuple(c for c in self.suite.cases if not self.cases or c.name in self.cases)
         return self.suite.model_copy(update={"cases": chosen})
+
+    @property
+    def shut(self) -> DenyList:
+        """What no import path opens: project, cache, submissions but those that come along."""
+        entered = (
+            e.folder if e.manifest.name == e.folder.name else e.entry_path
+            for e in self.entrants
+            if e.kind is Kind.SUBMISSION and not e.folder.resolve().is_relative_to(HOME)
+        )
+        return shut(*private(self.root), self.cache, entered=entered)
 
     @property
     def control(self) -> str:

@@ -93,7 +93,7 @@ class Crew:
             devices=self.nodes,
             processes=self.share if entrant.kind is Kind.SUBMISSION else enter.Rules.processes,
             memory_bytes=int(request.suite.limits.memory_gib * 2**30),
-            root=request.root,
+            shut=request.shut,
         )
         self.workers[entrant.name] = WorkerProcess(
             entrant, self.problem, self.device, jail, self.forkserver, unmade, make_room

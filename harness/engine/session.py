@@ -25,9 +25,9 @@ from harness.measure.machine import minor_of, missing, too_old, without_gpu
 from harness.measure.telemetry import Monitor
 from harness.measure.verdict import RunFacts, asked_facts
 from harness.problems import get_problem
-from harness.process import prestart, process_tree, project
+from harness.process import prestart, process_tree
 from harness.process.process_tree import sweep
-from harness.process.project import HOME
+from harness.process.project import HOME, is_project
 from harness.process.sandbox import enter, readable
 from harness.process.scratch import gpu_lock, scratch_folder
 from harness.schema import Kind, Result, Status
@@ -60,7 +60,7 @@ def opened(request: Request, save: Callable[[Result], None], observer: Observer)
     """A Run with its judge ready, its builds done, its workers started; all end on the way out."""
     problem = get_problem(request.suite.problem)
     enter.require(request.sandbox)
-    note_walls(request, observer)
+    note_walls(request, observer.note)
     before = frozenset(process_tree.children(os.getpid()))
     with contextlib.ExitStack() as stack:
         stack.enter_context(tidy())
@@ -184,15 +184,14 @@ def preflight(run: Run, request: Request) -> None:
                 run.record(name, case).fail(Status.UNSUPPORTED, old)
 
 
-def note_walls(request: Request, observer: Observer) -> None:
+def note_walls(request: Request, note: Callable[[str], None]) -> None:
     """Say what keeps the walls low, and which folders of the user's import path they shut."""
     if request.sandbox < 2 and (why := enter.lacking(2)):
         kind = enter.LEVELS[request.sandbox]
-        observer.note(f"workers run at sandbox level {request.sandbox} ({kind}), not 2: {why}")
+        note(f"workers run at sandbox level {request.sandbox} ({kind}), not 2: {why}")
     if request.sandbox:
-        private = (*project.private(request.root), request.cache)
-        for entry, why in readable.refused(readable.shut(*private)).items():
-            observer.note(f"workers cannot read {entry} of your import path: {why}")
+        for entry, why in readable.refused(request.shut).items():
+            note(f"workers cannot read {entry} of your import path: {why}")
 
 
 def needs_build(worker: WorkerProcess, run: Run) -> bool:
@@ -266,7 +265,7 @@ def facts_of(request: Request) -> RunFacts:
 
 def harness_commit() -> str:
     """Commit of the checkout, '+' if files differ from it; an installation's version, 'v0.1.0'."""
-    if not project.is_project(HOME):  # a git that is around an installation is somebody else's
+    if not is_project(HOME):  # a git that is around an installation is somebody else's
         return os.environ.get("ATTNBOARD_COMMIT", "") or f"v{__version__}"
     try:
         lines = subprocess.run(

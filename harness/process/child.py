@@ -16,7 +16,7 @@ import threading
 import time
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from harness.process import bytecode, process_tree
@@ -50,7 +50,7 @@ class Jail:
     devices: tuple[Path, ...] | None = None  # of the GPU, at level 2; None: all there are
     processes: int = enter.Rules.processes
     memory_bytes: int = 0  # what all its processes may take; 0: no bound of the kernel
-    root: Path = HOME  # of the project, which stays shut
+    shut: readable.DenyList = field(default_factory=lambda: readable.shut(*private(HOME)))
 
 
 class Log:
@@ -295,7 +295,7 @@ class Child:
 
 def sandbox_rules(jail: Jail) -> enter.Rules:
     """The jail as the sandbox's rules."""
-    imports = readable.opened(readable.shut(*private(jail.root), jail.cache.parent))
+    imports = (*readable.opened(jail.shut), *readable.compilers(jail.shut))
     return enter.Rules(
         level=jail.level,
         rw=(jail.cache,),

@@ -273,11 +273,10 @@ def test_walls_lower_than_usual_are_told(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, level: int, lacks: str, told: str
 ) -> None:
     notes: list[str] = []
-    observer: Any = SimpleNamespace(note=notes.append)
-    request: Any = SimpleNamespace(sandbox=level, cache=tmp_path, root=tmp_path)
+    request: Any = SimpleNamespace(sandbox=level, shut=None)
     monkeypatch.setattr(enter, "lacking", lambda _: lacks)
     monkeypatch.setattr(session.readable, "refused", lambda _: {})
-    session.note_walls(request, observer)
+    session.note_walls(request, notes.append)
     assert len(notes) == bool(told)
     assert told in "".join(notes)
 

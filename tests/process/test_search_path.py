@@ -5,16 +5,21 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from harness.catalog import request as catalog_request
+from harness.catalog.entrants import find_entrants
+from harness.catalog.request import Request
 from harness.process import project
 from harness.process.child import Jail, sandbox_rules, untrusted_env
 from harness.process.project import HOME as ROOT
 from harness.process.sandbox import enter, readable
 from harness.process.sandbox.private_root import mirror
 from harness.process.sandbox.readable import DenyList
+from harness.schema import Case, Kind, Machine, Suite
 
 
 @pytest.fixture
@@ -55,7 +60,22 @@ def test_folders_of_a_home(home: Path, entry: str, why: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "entry", ["/", "/etc", "/etc/ssl", "/proc", "/proc/self", "/dev/shm", "/home", "/var"]
+    "entry",
+    [
+        "/",
+        "/etc",
+        "/etc/ssl",
+        "/proc",
+        "/proc/self",
+        "/dev/shm",
+        "/home",
+        "/var",
+        "/var/lib",
+        "/var/log",
+        "/opt",
+        "/srv",
+        "/usr",
+    ],
 )
 def test_folders_of_the_system(home: Path, entry: str) -> None:
     if Path(entry).is_dir():
@@ -97,6 +117,12 @@ def test_relative_entries_survive_another_working_folder(
     monkeypatch.chdir(home)
     monkeypatch.setenv("PYTHONPATH", "lib")
     assert readable.import_path()[0] == str(home / "lib")
+
+
+def test_a_user_without_an_entry_has_no_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`docker run --user 54321`."""
+    monkeypatch.setattr(os, "getuid", lambda: 54321)
+    assert readable.shut().homes
 
 
 def test_the_homes_of_this_machine_are_shut(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,9 +270,92 @@ def test_compilers_outside_usr_are_found_by_what_they_are(
         tool.parent.mkdir(parents=True)
         tool.touch()
     monkeypatch.setattr(readable.shutil, "which", tools.get)
-    found = readable.readable_paths.__wrapped__()
+    found = list(readable.compilers(readable.shut()))
     assert toolset in found
     assert stray not in found, "a wrapper in somebody's folder does not open the folder"
+
+
+@pytest.mark.parametrize("below", ["", ".local", "mine", "many"])
+@pytest.mark.parametrize("by", ["gcc", "nvcc", "CUDA_HOME"])
+def test_of_a_home_a_compiler_opens_its_own_folders_alone(
+    home: Path, monkeypatch: pytest.MonkeyPatch, below: str, by: str
+) -> None:
+    """`./configure --prefix=$HOME`, ~/.local, and one beside submissions or inside one."""
+    prefix = home / below
+    for name in ("bin", "lib64/gcc", "nvvm/bin", "share/keyrings", "x86_64-pc-linux-gnu", "entry"):
+        (prefix / name).mkdir(parents=True)
+    tool = prefix / "bin" / by
+    tool.touch()
+    monkeypatch.setattr(readable.shutil, "which", {by: tool}.get)
+    for key in ("CUDA_HOME", "CUDA_PATH"):
+        monkeypatch.delenv(key, raising=False)
+    if by == "CUDA_HOME":
+        monkeypatch.setenv(by, str(prefix))
+    deny = DenyList((home,), (), (home / "mine", home / "many" / "entry"))
+    found = {path.relative_to(prefix).as_posix() for path in readable.compilers(deny)}
+    inside = {path.name for path in (prefix / "lib",) if path.exists()}
+    own = {"bin", "lib64", "nvvm", "x86_64-pc-linux-gnu", *inside}
+    assert found == (set() if below == "mine" else own)
+
+
+def request_of(tmp_path: Path, *entries: str) -> Request:
+    for entry in entries:
+        place = tmp_path / entry
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text("def custom_attention_forward(q, k, v, causal=True, sm_scale=None): ...\n")
+    names = [tmp_path / e if e.count("/") < 2 else (tmp_path / e).parent for e in entries]
+    found = find_entrants(map(str, names), tmp_path / "root", Kind.SUBMISSION, None)
+    suite = Suite(name="s", cases=(Case(name="c", batch=1, heads=1, seqlen=1, headdim=64),))
+    return Request(suite, Machine(), tuple(found), "", cache=tmp_path / "cache")
+
+
+def test_what_holds_a_submission_or_lies_in_one_is_shut_and_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However it would be opened: rivals lie there, and what no hash covers."""
+    deny = request_of(tmp_path, "many/one/submission.py", "files/bare.py").shut
+    places = {"many": "it holds", "many/one": "it is", "many/one/build": "it lies in",
+              "files": "it holds", "files/lib": "", "other": ""}  # fmt: skip
+    for name, why in places.items():
+        (tmp_path / name).mkdir(exist_ok=True)
+        said = deny.refusal(tmp_path / name)
+        assert said.startswith(why), name
+        assert bool(said) == bool(why), name
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    editable = [str(tmp_path / name) for name in ("many", "other")]
+    monkeypatch.setattr(sys, "path", ["", *sys.path, *editable])
+    assert list(readable.refused(deny)) == editable[:1]
+    assert not set(readable.opened(deny)) & {tmp_path / name for name, why in places.items() if why}
+
+
+def test_of_what_comes_along_no_submission_shuts_the_packages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catalog_request, "HOME", tmp_path / "site-packages" / "attnboard")
+    deny = request_of(tmp_path, "site-packages/attnboard/submissions/own/submission.py").shut
+    assert deny.entered == ()
+
+
+@pytest.mark.parametrize(
+    ("entries", "shuts"),
+    [(":/x", True), ("/x:", True), ("/x::/y", True), (".", True), ("lib", False),
+     (":{here}", False), ("{here}", False)],
+)  # fmt: skip
+def test_the_current_folder_is_opened_by_its_whole_path_alone(
+    home: Path, monkeypatch: pytest.MonkeyPatch, entries: str, shuts: bool
+) -> None:
+    """`PYTHONPATH=$PYTHONPATH:/x` in a shell that had none."""
+    here = home / "work"
+    (here / "lib").mkdir(parents=True)
+    monkeypatch.chdir(here)
+    monkeypatch.setenv("PYTHONPATH", entries.format(here=here))
+    wanted = [str(here / e) for e in entries.format(here=here).split(":")]
+    monkeypatch.setattr(sys, "path", [*sys.path, *wanted])  # as Python reads it
+    deny = replace(readable.shut(), homes=(home,))
+    opened = {here, here / "lib"}.intersection(readable.opened(deny))
+    assert opened == (set() if shuts else {here / "lib"} if entries == "lib" else {here})
+    told = readable.refused(deny)
+    assert (str(here) in told) == shuts
 
 
 def test_one_gpu_s_node_and_the_control_nodes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,8 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from harness.board import query
 from harness.catalog.entrants import gather
 from harness.catalog.launch_spec import parse_launch
 from harness.catalog.request import Request
+from harness.engine import session
 from harness.engine.assign_roles import Crew
 from harness.engine.guards.resource_watch import ResourceWatch
 from harness.errors import Exit, StorageError, UnavailableError, UsageError, WireError
@@ -42,6 +44,7 @@ from harness.worker.cuda.resources import KernelReport
 NOTHING = "nothing was compiled"  # nobody's fault: it is for newer GPUs, or has no .cu file
 MOST_KERNELS = 1000
 CASE = Case(name="none", batch=1, heads=1, seqlen=1, headdim=64)  # nothing is called
+SUITE = Suite(name="build", cases=(CASE,))
 _KERNEL = TypeAdapter(KernelReport)
 
 
@@ -62,18 +65,17 @@ def run(args: argparse.Namespace) -> int:
         print(plain_text(f"left out: {why}"), file=sys.stderr)
     if not (cuda := [entrant for entrant in entrants if entrant.manifest.language == "cuda"]):
         raise UsageError("nothing to compile: no CUDA submission among these", "python run.py list")
-    note_walls()
+    note_walls(cuda)
     codes, builds = zip(*(one(each, args.arch, args.fail_on_spills) for each in cuda), strict=True)
     print(dumps({"builds": builds}) if args.json else "\n".join(b["text"] for b in builds))
     return int(max(*codes, 1 if refused else 0, key=(0, Exit.UNAVAILABLE, 1).index))
 
 
-def note_walls() -> None:
-    """Say what keeps the walls around the compiler lower than they could be."""
-    level, why = enter.usual()
-    if why:
-        kind = enter.LEVELS[level]
-        print(f"the compiler runs at sandbox level {level} ({kind}), not 2: {why}", file=sys.stderr)
+def note_walls(entrants: Iterable[Entrant]) -> None:
+    """Say what keeps the walls around the compiler low, and what they shut."""
+    sandbox = enter.usual_level()
+    request = Request(SUITE, Machine(), tuple(entrants), "", base(), sandbox=sandbox)
+    session.note_walls(request, partial(print, file=sys.stderr))
 
 
 def one(
@@ -125,7 +127,7 @@ def report(
     with contextlib.ExitStack() as stack:
         own = Path(tempfile.mkdtemp(prefix="attnboard-build-"))
         stack.callback(remove_tree, own)
-        suite = Suite(name="build", cases=(CASE,), limits=limits)
+        suite = SUITE.model_copy(update={"limits": limits})
         request = Request(suite, Machine(), (entrant,), "", base(), own, level)
         worker = Crew(request, problem, "cpu", own).workers[entrant.name]
         if worker.unmade:

@@ -84,7 +84,7 @@ def profile(entrant: Entrant, suite: Suite, machine: Machine, args: argparse.Nam
                 "nothing static to show either",
                 "a CUDA submission: python run.py build cuda_hopper",
             ) from None
-        build_command.note_walls()
+        build_command.note_walls([entrant])
         code, built = build_command.one(entrant, None, fail_on_spills=False)
         print(built["text"])
         return code

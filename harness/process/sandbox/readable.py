@@ -3,7 +3,7 @@
 Of the machine: programs and libraries, by allow-list.
 
     /usr /lib /bin …           the distribution's, and this Python's own folders
-    compilers and CUDA         wherever they are installed, /opt included
+    compilers and CUDA         as below; below a home, their own folders alone
     the linker's folders       what /etc/ld.so.conf names
     /etc                       a few files that say nothing about this machine's users or services
     /sys                       the hardware
@@ -15,14 +15,16 @@ where an editable installation points. Each such folder is opened for reading, u
 open more than packages:
 
     it is, or holds, a home, a project or checkout, the harness's cache, the temporary folder or a
-        top folder of the system
-    it lies in the checkout, in the cache, or in /etc, /proc, /dev, /run or /sys
+        submission of the run
+    it is a top folder of the system, or the current folder where no entry has its whole path
+    it lies in the checkout, in the cache, in a submission, or in /etc, /proc, /dev, /run or /sys
     it lies in another project or behind a dot below a home (~/.ssh), and is no site-packages folder
 
 Landlock opens a whole hierarchy or nothing of it, so a folder that holds both packages and a home
 stays shut.
 """
 
+import contextlib
 import functools
 import os
 import pwd
@@ -32,7 +34,7 @@ import sys
 import sysconfig
 import tempfile
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 FOLDERS = "/usr /lib /lib64 /lib32 /libx32 /bin /sbin /nix/store /gnu/store /run/opengl-driver"
@@ -45,6 +47,7 @@ SYS = "/sys/devices /sys/bus /sys/class /sys/dev /sys/module /sys/kernel/mm"
 #: Not /proc itself: its other entries hold every process's environment and command line.
 PROC_FACTS = "cpuinfo meminfo stat version devices modules filesystems loadavg uptime driver sys"
 ENVIRONMENT = ("bin", "include", "lib", "lib64", "share", "pyvenv.cfg")  # of a venv
+TOOLCHAIN = "bin include lib lib32 lib64 libexec nvvm targets *-linux-gnu"  # of a compiler's prefix
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 
 
@@ -52,10 +55,8 @@ DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 def readable_paths() -> tuple[Path, ...]:
     """All that is there of the list above, no path twice; looked up once."""
     names = [*FOLDERS.split(), *SYS.split(), *(f"/etc/{name}" for name in ETC.split())]
-    names += _pythons()
-    names += [os.environ.get(key, "") for key in ("CUDA_HOME", "CUDA_PATH")]
-    paths = [Path(name) for name in names if name]
-    paths += [*Path("/etc").glob("python3*"), *_toolchains(), *_linked_folders()]
+    paths = [Path(name) for name in (*names, *_pythons())]
+    paths += [*Path("/etc").glob("python3*"), *_linked_folders()]
     return tuple(path for path in dict.fromkeys(paths) if path.exists())
 
 
@@ -65,15 +66,6 @@ def _pythons() -> Iterator[str]:
     for prefix in (*prefixes, *sysconfig.get_paths().values()):
         whole = not Path(prefix, "pyvenv.cfg").is_file()
         yield from [prefix] if whole else (f"{prefix}/{name}" for name in ENVIRONMENT)
-
-
-def _toolchains() -> Iterator[Path]:
-    """Where the compilers on the PATH are installed: /opt/rh/…, a toolkit, a module tree."""
-    for tool, proof in (("gcc", "lib*/gcc"), ("g++", "lib*/gcc"), ("nvcc", "nvvm")):
-        if found := shutil.which(tool):
-            prefix = Path(found).resolve().parent.parent
-            if prefix != Path("/") and next(prefix.glob(proof), None):
-                yield prefix
 
 
 def _linked_folders() -> Iterator[Path]:
@@ -101,7 +93,6 @@ def gpu_nodes(minor: int | None = None) -> list[Path]:
     return nodes if minor is None else mine
 
 
-TOP_FOLDERS = "/boot /dev /etc /home /media /mnt /proc /root /run /srv /sys /tmp /var /var/tmp"
 NEVER_INSIDE = ("/boot", "/dev", "/etc", "/proc", "/run", "/sys")
 PATHS = ("PYTHONPATH", "LD_LIBRARY_PATH")
 PACKAGES = {"site-packages", "dist-packages"}
@@ -116,6 +107,8 @@ class DenyList:
 
     homes: tuple[Path, ...]
     own: tuple[Path, ...]  # of the harness: nothing in there is a user's package
+    entered: tuple[Path, ...] = ()  # submissions of this run: folders, or files by themselves
+    here: Path | None = None  # the current folder, unless an import path has it as a whole
 
     def refusal(self, path: Path) -> str:
         """Why `path`, resolved, is not opened, or an empty string."""
@@ -124,12 +117,12 @@ class DenyList:
                 return "it is a file, and no archive of packages"
         elif not path.is_dir():
             return "there is no such folder"
+        if why := self.holds(path):
+            return why
+        if path == self.here:
+            return "it is the current folder; write its whole path if you mean it"
         above = path.parents if not PACKAGES.intersection(path.parts) else ()
-        projects = [mark.parent for at in (PROJECT, f"*/{PROJECT}") for mark in path.glob(at)]
-        projects += [place for place in above if (place / PROJECT).is_file()]
-        for place in (*self.homes, *self.own, *projects, *map(Path, TOP_FOLDERS.split())):
-            if place == path or path in place.parents:
-                return f"it {'is' if place == path else 'holds'} {place}"
+        projects = [place for place in above if (place / PROJECT).is_file()]
         for place in (*self.own, *map(Path, NEVER_INSIDE), *projects):
             if place in path.parents:
                 return f"it lies in {place}"
@@ -139,20 +132,35 @@ class DenyList:
                 return f"it lies in {home / first}"
         return ""
 
+    def holds(self, path: Path) -> str:
+        """Why not even a compiler's folder is opened: what it is or holds, or whose it is."""
+        projects = [mark.parent for at in (PROJECT, f"*/{PROJECT}") for mark in path.glob(at)]
+        for place in (*self.homes, *self.own, *self.entered, *projects):
+            if place == path or path in place.parents:
+                return f"it {'is' if place == path else 'holds'} {place}"
+        if within := next((place for place in self.entered if place in path.parents), None):
+            return f"it lies in {within}"
+        top = len(path.parts) < 3 or path.parent == Path("/var")
+        return "it is a top folder of the system" if top else ""
 
-def shut(*own: Path) -> DenyList:
-    """The homes of this machine (and the temporary folder), and the folders `own` of ours."""
-    homes = {Path.home(), Path(pwd.getpwuid(os.getuid()).pw_dir), Path(tempfile.gettempdir())}
+
+def shut(*own: Path, entered: Iterable[Path] = ()) -> DenyList:
+    """The homes of this machine (and the temporary folder), the folders `own` of ours, and more."""
+    homes = {Path.home(), Path(tempfile.gettempdir())}
     homes |= {Path(e.pw_dir) for e in pwd.getpwall() if e.pw_uid == 0 or e.pw_uid >= FIRST_PERSON}
-    resolved = {home.resolve() for home in homes} - {Path("/")}
-    return DenyList(tuple(sorted(resolved)), tuple(sorted(folder.resolve() for folder in own)))
+    with contextlib.suppress(KeyError):  # a container's user has no entry
+        homes.add(Path(pwd.getpwuid(os.getuid()).pw_dir))
+    entries = (entry for key in PATHS for entry in os.environ.get(key, "").split(os.pathsep))
+    whole = {Path(entry).resolve() for entry in entries if entry.startswith("/")}
+    kept = (tuple(sorted({p.resolve() for p in of} - {Path("/")})) for of in (homes, own, entered))
+    people, ours, theirs = kept
+    return DenyList(people, ours, theirs, None if Path.cwd() in whole else Path.cwd())
 
 
 def asked_for(*keys: str) -> list[str]:
     """What is on the user's search paths `keys`, absolute, each once."""
-    text = os.pathsep.join(os.environ.get(key, "") for key in keys)
-    entries = filter(None, text.split(os.pathsep))
-    return list(dict.fromkeys(str(Path(entry).absolute()) for entry in entries))
+    entries = os.pathsep.join(os.environ.get(key, "") for key in keys).split(os.pathsep)
+    return list(dict.fromkeys(str(Path(entry).absolute()) for entry in entries if entry))
 
 
 def import_path() -> list[str]:
@@ -168,7 +176,28 @@ def opened(shut_in: DenyList, entries: Iterable[str] | None = None) -> list[Path
     return [path for path in paths if not shut_in.refusal(path)]
 
 
+def compilers(shut_in: DenyList) -> Iterator[Path]:
+    """CUDA, and where compilers on the PATH are installed; of what stays shut what they need."""
+    prefixes = [Path(entry) for entry in asked_for("CUDA_HOME", "CUDA_PATH")]
+    for tool, proof in (("gcc", "lib*/gcc"), ("g++", "lib*/gcc"), ("nvcc", "nvvm")):
+        if found := shutil.which(tool):
+            prefix = Path(found).resolve().parent.parent
+            prefixes += [prefix] if next(prefix.glob(proof), None) else []
+    for prefix in dict.fromkeys(prefixes):
+        parts = [part for at in TOOLCHAIN.split() for part in prefix.glob(at)]
+        for path in parts if shut_in.refusal(prefix.resolve()) else [prefix]:
+            if not shut_in.holds(path.resolve()):
+                yield path
+
+
 def refused(shut_in: DenyList) -> dict[str, str]:
-    """Entries of PATHS that stay shut, and why: worth telling of, unless they are absent."""
-    reasons = {entry: shut_in.refusal(Path(entry).resolve()) for entry in asked_for(*PATHS)}
-    return {entry: why for entry, why in reasons.items() if why and Path(entry).exists()}
+    """Entries of PATHS that stay shut, and why, and those of sys.path that only this run shuts.
+
+    Worth telling of, unless they are absent.
+    """
+    asked, usual = asked_for(*PATHS), replace(shut_in, entered=(), here=None)
+    paths = {entry: Path(entry).resolve() for entry in (*asked, *filter(None, sys.path))}
+    reasons = {
+        e: shut_in.refusal(p) for e, p in paths.items() if e in asked or not usual.refusal(p)
+    }
+    return {entry: why for entry, why in reasons.items() if why and paths[entry].exists()}
