@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import socket
 from dataclasses import replace
 
 import pytest
 
+from harness.process import wire
 from harness.worker.cuda import resources
 from harness.worker.cuda.nvrtc import CudaSourceError, compile_error
 from harness.worker.cuda.promises import Build, broken, builds_of
@@ -90,6 +93,71 @@ def test_notes_have_an_end():
     for found in parse_ptxas(many + LOG, BOTH, "sm_90a"):
         assert len(found.notes) <= 100
         assert sum(map(len, found.notes)) < 100_000
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "k.cu(1): warning: (C75 {}",
+        "k.cu(1): warning: (C7500 {}",
+        "ptxas info : (C7500) Loss: {} in function 'fast'",
+    ],
+)
+@pytest.mark.parametrize("name", ["slow", "forged_" + "x" * 2000])
+def test_no_lines_of_a_source_hide_a_note(line, name):
+    """The preprocessor speaks first, and only so many lines were looked at."""
+    flood = "".join(line.format(n) + "\n" for n in range(300))
+    ours = f"ptxas info : (C7508) Potential Loss: 'setmaxnreg' ignored in function '{name}'\n"
+    for log in (flood + ours + LOG, ours + flood + LOG):
+        slow, _ = parse_ptxas(log, BOTH, "sm_90a")
+        assert slow.notes == ("C7508: 'setmaxnreg' ignored",)
+
+
+def test_notes_are_cut_as_they_are_sent():
+    for letter in ("é", "😀", "\x01"):
+        many = f"ptxas info : (C7508) Loss: {letter * 560}\n" * 100
+        for found in parse_ptxas(many + LOG, BOTH, "sm_90a"):
+            assert len(json.dumps(found.notes)) < wire.MAX_BYTES * 0.9
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("names", [("f", "f"), ("f", "::f")])
+def test_a_kernel_that_is_launched_in_two_ways_is_told_in_both(
+    tmp_path, monkeypatch, names, reverse
+):
+    """The last one's block stood for all, and kept what the other breaks."""
+    (tmp_path / "k.cu").write_text("\ufeff// promise: blocks=8\n")
+    monkeypatch.setattr(
+        resources, "_compile_plain", lambda _: (dict.fromkeys(names, "_Z1f"), [report(name="_Z1f")])
+    )
+    base = {"grid": [1], "args": []}
+    kernels = [
+        {"name": names[0], "headdims": [256, 64], "block": ["D"], "smem_bytes": "D * 800", **base},
+        {"name": names[1], "headdims": [64], "block": [32], "causal": "true", **base},
+    ]
+    launch = {"kernels": kernels[::-1] if reverse else kernels}
+    found = resources.build(tmp_path, "k.cu", launch, tmp_path, ["sm_90a"])
+    assert sorted(each.threads for each in found) == [32, 64, 256]
+    assert {each.name for each in found} == set(names)
+    assert [bool(each.broken) for each in found].count(True) == 2
+
+
+@needs_nvcc
+def test_a_name_of_any_length_is_told(tmp_path):
+    """One beyond 128 KiB is no argument of a program, and no message holds it."""
+    many = ",".join(map(str, range(24_000)))
+    (tmp_path / "k.cu").write_text(
+        "template<int...> struct S {};\ntemplate<class T> __global__ void t(float* y) { *y = 1; }\n"
+        f"template __global__ void t<S<{many}>>(float*);\n"
+    )
+    ours, theirs = socket.socketpair()
+    with ours, theirs, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ATTNBOARD_CACHE", str(tmp_path))
+        asked = {"folder": str(tmp_path), "entry": "submission.py", "launch": None}
+        wire.send(ours, {**asked, "archs": ["sm_90a"]})
+        resources.answer(theirs)
+        assert len(wire.receive(ours)["kernel"]["name"]) <= resources.MOST_NOTE
+        assert wire.receive(ours) == {"op": "done"}
 
 
 def test_a_number_without_end_is_none_of_ptxas():

@@ -186,7 +186,7 @@ def _kernels_from(child: Child, deadline: float) -> list[KernelReport]:
                 line if isinstance(line, int) and 0 <= line < 10**9 else 0,
             )
         found.append(_kernel(message.get("kernel")))
-    raise WireError(f"more than {MOST_KERNELS} kernels")
+    raise CudaSourceError("INVALID_SUBMISSION", f"more than {MOST_KERNELS} kernels")
 
 
 def _kernel(message: object) -> KernelReport:

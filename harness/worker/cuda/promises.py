@@ -38,7 +38,7 @@ def builds_of(source: str, name: str = "kernel.cu") -> list[Build]:
     """
     shared: dict[str, int] = {}
     found: list[tuple[tuple[str, ...], dict[str, int]]] = []
-    for number, line in enumerate(source.split("\n"), start=1):
+    for number, line in enumerate(source.lstrip("\ufeff").split("\n"), start=1):
         said = re.match(r"// (build|promise): (.+?)\r?$", line)
         if said and said[1] == "build":
             found.append((_flags(said[2], name, number), {}))

@@ -20,10 +20,9 @@ import struct
 import subprocess
 import sys
 import tempfile
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -33,6 +32,7 @@ from harness.catalog import compiler_flags
 from harness.errors import WireError
 from harness.measure import gpu_specs
 from harness.process import process_tree, wire
+from harness.process.text import cut
 from harness.worker.cuda.counters import short_name
 from harness.worker.cuda.instances import evaluate, instances
 from harness.worker.cuda.nvrtc import (
@@ -134,8 +134,8 @@ SAID = (
     r"Compiling entry function '([^'\s]+)' for '\w+'|Function properties for (\S+)"
     rf"|\b(\d{{1,9}}) ({'|'.join([*OF_KERNEL.values(), *OF_FUNCTION.values()])})"
 )
-MOST_NOTE, MOST_NOTES = 600, 100  # letters of one; more than these nobody reads
-NOTED = r"\((C75\d\d)\)[^:\n]*:\s*(.*?)(?: in (?:the )?function '([^']+)')?\.?$"
+MOST_NOTE, MOST_NOTES = 600, 100  # bytes of one, or of a name; more than these nobody reads
+NOTED = r"\((C75\d\d)\)(?:[^:]*:)?\s*(.*?)(?: in (?:the )?function '([^']+)')?\.?$"
 
 
 def parse_ptxas(log: str, kernels: Mapping[str, int | None], arch: str) -> list[KernelReport]:
@@ -155,15 +155,17 @@ def parse_ptxas(log: str, kernels: Mapping[str, int | None], arch: str) -> list[
             whose = what, kernel if what in OF_KERNEL.values() else function
             found[whose] = max(found[whose], int(number))
     called = {function for _, function in found} - {*kernels, ""}
-    noted = (line[:MOST_NOTE] for line in log.splitlines() if "(C75" in line)
-    told = (re.search(NOTED, line) for line in islice(noted, MOST_NOTES))
-    notes = [(f"{note[1]}: {note[2].strip()}", note[3]) for note in told if note]
+    notes: dict[str, list[str]] = {name: [] for name in ("", *kernels)}
+    for note in filter(None, (re.search(NOTED, line) for line in log.splitlines())):
+        told = notes.get(note[3], notes[""])
+        if len(told) < MOST_NOTES:  # of what is a note, each kernel's own: none hides another's
+            told.append(cut(f"{note[1]}: {note[2].strip()}", MOST_NOTE))
     reports = []
     for name in filter(kernels.__contains__, named):
         numbers: dict[str, Any] = {key: found[what, name] for key, what in OF_KERNEL.items()}
         for key, what in OF_FUNCTION.items():
             numbers[key] = sum(found[what, each] for each in (name, *called))
-        own = tuple(note for note, of in notes if of == name or of not in kernels)
+        own = (*notes[name], *notes[""])[:MOST_NOTES]
         reports.append(KernelReport(name, arch, **numbers, threads=kernels[name], notes=own))
     return reports
 
@@ -229,16 +231,18 @@ def archs_for(capability: str) -> tuple[str, ...]:
 
 def _build_plain(source: Source) -> list[KernelReport]:
     symbols, compiled = _compile_plain(source)
-    shapes = {
-        symbols.get(name, name): {"name": name, **_block_of(name, kernel, case["headdim"])}
-        for name, kernel, case in instances(source.launch)
-    }
+    shapes = defaultdict[str, list[dict[str, Any]]](list)  # one kernel may have several
+    for name, kernel, case in instances(source.launch):
+        shape, of = _block_of(name, kernel, case["headdim"]), shapes[symbols.get(name, name)]
+        of += [shape] if shape not in of else []
     promises = builds_of(read_source(source.folder / source.entry), source.entry)[0].promises
-    return [replace(r, promises=promises, **shapes.get(r.name, {})) for r in compiled]
+    return [
+        replace(r, promises=promises, **shape) for r in compiled for shape in shapes[r.name] or [{}]
+    ]
 
 
 def _block_of(name: str, kernel: Mapping[str, Any], headdim: int) -> dict[str, Any]:
-    """Threads and dynamic shared memory; CudaSourceError where no block has so many."""
+    """Name, threads, dynamic shared memory; CudaSourceError where no block has so many."""
     sizes = {**SIZES, "D": headdim}
     try:
         block = [evaluate(extent, sizes) for extent in kernel["block"]]
@@ -249,7 +253,7 @@ def _block_of(name: str, kernel: Mapping[str, Any], headdim: int) -> dict[str, A
             raise ValueError(f"block {block}, smem_bytes {smem} at D = {headdim}: {need}")
     except ValueError as cause:
         raise CudaSourceError("INVALID_SUBMISSION", f"launch: {name}: {cause}") from None
-    return {"threads": math.prod(block), "smem_dynamic_bytes": smem}
+    return {"name": name, "threads": math.prod(block), "smem_dynamic_bytes": smem}
 
 
 def _compile_plain(source: Source) -> tuple[dict[str, str], list[KernelReport]]:
@@ -282,7 +286,7 @@ def instantiating_source(source: Path, names: Iterable[str]) -> str:
 
 def _symbol_of(name: str, symbols: list[str]) -> str:
     """The one of `symbols` whose demangled form is `name`; `name` itself without c++filt."""
-    wanted = name.replace(" ", "") + "("
+    wanted = name.replace(" ", "").removeprefix("::") + "("
     plain = ((symbol, text.replace(" ", "")) for symbol, text in _demangled(symbols).items())
     fits = (symbol for symbol, text in plain if text.removeprefix("void").startswith(wanted))
     return name if name in symbols else next(fits, name)
@@ -293,8 +297,9 @@ def _demangled(symbols: Iterable[str]) -> dict[str, str]:
     each = list(symbols)
     if shutil.which("c++filt") is None:
         return {symbol: symbol for symbol in each}
-    told = subprocess.run(["c++filt", *each], capture_output=True, text=True, check=True).stdout
-    return dict(zip(each, told.splitlines(), strict=True))
+    names = "\n".join(each)  # an argument has 128 KiB at most
+    told = subprocess.run(["c++filt"], input=names, capture_output=True, text=True, check=True)
+    return dict(zip(each, told.stdout.split("\n"), strict=False))
 
 
 def _build_with_nvcc(source: Path, arch: str) -> list[KernelReport]:
@@ -382,7 +387,8 @@ def answer(sock: socket.socket) -> None:
         wire.send(sock, {"op": "failed", **said, "file": cause.file[:200], "line": cause.line})
         return
     for report in reports:
-        wire.send(sock, {"op": "kernel", "kernel": asdict(report)})
+        told = asdict(report) | {"name": cut(report.name, MOST_NOTE)}
+        wire.send(sock, {"op": "kernel", "kernel": told})
     wire.send(sock, {"op": "done"})
 
 
