@@ -13,6 +13,7 @@ from harness.errors import UnavailableError
 from harness.measure.gpu_specs import cores_per_sm
 from harness.schema import Machine, Manifest, Needs
 
+MOST = 500  # letters of a version, as a record takes them
 AUTO: Literal["auto"] = "auto"  # the first GPU that CUDA_VISIBLE_DEVICES leaves
 
 
@@ -133,7 +134,7 @@ def version_of(package: str) -> str:
     """Installed version of a distribution, or an empty string, whatever `package` is."""
     try:
         # 3.10 finds some for "", and None where its METADATA are gone.
-        return (importlib.metadata.version(package) if package else "") or ""
+        return ((importlib.metadata.version(package) if package else "") or "")[:MOST]
     except (importlib.metadata.PackageNotFoundError, ValueError, OSError):
         return ""
 
@@ -144,7 +145,7 @@ def _cudnn() -> str:
         beside = [str(importlib.metadata.distribution("torch").locate_file(""))]
         for name in ("nvidia-cudnn-cu13", "nvidia-cudnn-cu12"):
             for wheel in importlib.metadata.distributions(name=name, path=beside):
-                return wheel.version or ""  # None where its METADATA are gone
+                return (wheel.version or "")[:MOST]  # None where its METADATA are gone
     return ""
 
 

@@ -998,6 +998,18 @@ def test_what_an_uninstalled_package_left_behind_has_no_version(
     assert version_of("nvidia-cudnn-cu13") == inspect_machine(None).cudnn == ""
 
 
+def test_of_a_version_a_record_takes_what_it_has_room_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, at in (("torch", "torch-2"), ("nvidia-cudnn-cu13", "nvidia_cudnn_cu13-9")):
+        (tmp_path / f"{at}.dist-info").mkdir()
+        metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {'9' * 600}\n"
+        (tmp_path / f"{at}.dist-info" / "METADATA").write_text(metadata)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    machine = inspect_machine(None)
+    assert machine.cudnn == machine.torch == "9" * 500
+
+
 def test_all_means_the_first_problem_whoever_is_called_so(tmp_path: Path) -> None:
     (tmp_path / "all").mkdir()
     (tmp_path / "all" / "manifest.yaml").write_text("name: all\nproblem: attention_backward\n")

@@ -208,7 +208,8 @@ def test_a_compiler_s_memory_is_half_of_the_machine_s_at_most(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for machine_gib, most_gib in ((16, 8), (1024, Limits().memory_gib)):
-        monkeypatch.setattr(build, "memory_bytes", lambda gib=machine_gib: gib << 30)
+        facts = {"SC_PHYS_PAGES": machine_gib << 18, "SC_PAGE_SIZE": 4096}
+        monkeypatch.setattr(build.os, "sysconf", facts.get)
         assert build.limits().memory_gib == most_gib
 
 
@@ -265,7 +266,7 @@ def test_the_compilers_words_fake_no_line_of_ours(
 
 def test_it_cannot_tell_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build, "MOST_KERNELS", 3)
-    with pytest.raises(WireError, match="more than 3"):
+    with pytest.raises(CudaSourceError, match="more than 3"):
         told(*[{"op": "kernel", "kernel": KERNEL}] * 4)
 
 

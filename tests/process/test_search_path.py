@@ -49,8 +49,8 @@ def shut(home: Path) -> DenyList:
         ("src/board/results", "it lies in "),
         (".ssh", "it lies in "),
         (".local/lib", "it lies in "),
-        ("nowhere", "there is no such folder"),
-        ("lib/fast/__init__.py", "it is a file"),
+        ("nowhere", "it is neither a folder"),
+        ("lib/fast/__init__.py", "it is neither a folder"),
     ],
 )
 def test_folders_of_a_home(home: Path, entry: str, why: str) -> None:
@@ -123,6 +123,9 @@ def test_a_user_without_an_entry_has_no_home(monkeypatch: pytest.MonkeyPatch) ->
     """`docker run --user 54321`."""
     monkeypatch.setattr(os, "getuid", lambda: 54321)
     assert readable.shut().homes
+    env = {"PATH": os.defpath, "PYTHONPATH": str(ROOT)}
+    code = "import pwd; pwd.getpwuid = {}.__getitem__; import harness.catalog.request"
+    subprocess.run([sys.executable, "-c", code], env=env, check=True, timeout=60)
 
 
 def test_the_homes_of_this_machine_are_shut(monkeypatch: pytest.MonkeyPatch) -> None:

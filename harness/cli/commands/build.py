@@ -8,12 +8,12 @@ with it, watched like one, and only what it tells comes back: typed, bounded in 
 
 import argparse
 import contextlib
-import dataclasses
 import os
 import sys
 import tempfile
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -102,9 +102,7 @@ def one(
         print(f"{entrant.name}: {told}\n  next: {hint}", file=sys.stderr)
         failed = {"entry": entrant.name, "error": reason, "kernels": [], "text": entrant.name}
         return Exit.UNAVAILABLE if cause.status == NOTHING else Exit.SUBMISSION_FAILED, failed
-    kernels = [
-        dataclasses.asdict(r) | {"warnings": r.warnings, "broken": r.broken} for r in reports
-    ]
+    kernels = [asdict(r) | {"warnings": r.warnings, "broken": r.broken} for r in reports]
     text = f"{entrant.name}\n{resources.render(reports)}"
     spills = any(each.spill_store_bytes or each.spill_load_bytes for each in reports)
     wrong = any(each.broken for each in reports) or (spills and fail_on_spills)
@@ -144,15 +142,13 @@ def report(
             wire.send(child.line, {**asked, "launch": launch, "archs": list(archs)})
             return _kernels_from(child, time.monotonic() + limits.build_s)
         except wire.PeerSilent:
-            said = f"not built after {limits.build_s:.0f} s"
-            raise CudaSourceError("TIMED_OUT", said) from None
+            raise CudaSourceError("TIMED_OUT", f"not built after {limits.build_s:.0f} s") from None
         except WireError as cause:
             if worker.ended_for:
                 status, why = worker.ended_for
                 raise CudaSourceError(status.value, why) from None
             ending = str(cause) if child.alive else f"the compiler's process {child.ending()}"
-            said = f"{ending}\n{child.log_tail()}"
-            raise CudaSourceError("CRASHED", said) from None
+            raise CudaSourceError("CRASHED", f"{ending}\n{child.log_tail()}") from None
         except CudaSourceError as cause:  # the author knows nothing of the copy
             copy = f"{source}/"
             words = cause.message.replace(copy, ""), cause.file.replace(copy, "")
@@ -161,13 +157,8 @@ def report(
 
 def limits() -> Limits:
     """Those of a run; of this machine's memory no more than half, as nobody prepared it for one."""
-    half_gib = max(1, memory_bytes() >> 31)
+    half_gib = max(1, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 31)
     return Limits(memory_gib=min(Limits().memory_gib, half_gib))
-
-
-def memory_bytes() -> int:
-    """What this machine has."""
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _kernels_from(child: Child, deadline: float) -> list[KernelReport]:
@@ -194,9 +185,8 @@ def _kernel(message: object) -> KernelReport:
         kernel = _KERNEL.validate_python(message)
     except ValidationError as error:
         raise WireError(f"no report of a kernel: {error.errors()[0]['msg']}") from None
-    words = {f.name: getattr(kernel, f.name) for f in dataclasses.fields(kernel)}
-    clean = {key: _text(value) for key, value in words.items() if isinstance(value, str)}
-    return KernelReport(**{**words, **clean, "notes": tuple(map(_text, kernel.notes))})
+    clean: dict[str, Any] = {key: _text(v) for key, v in vars(kernel).items() if type(v) is str}
+    return replace(kernel, **clean, notes=tuple(map(_text, kernel.notes)))
 
 
 def _text(value: object) -> str:

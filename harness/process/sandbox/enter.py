@@ -132,9 +132,6 @@ def usual_level() -> int:
     return usual()[0]
 
 
-# ---------------------------------------------------------------- what is granted
-
-
 def grants(rules: Rules) -> Iterable[tuple[Path, int]]:
     """(path, Landlock's rights): system files to read, devices and its own /proc entry to use."""
     if walled := rules.level == 2:  # nothing is in sight but what may be read
@@ -166,9 +163,6 @@ def contents(rules: Rules) -> private_root.Contents:
         uid=os.geteuid() if rules.uid is None else rules.uid,
         gid=os.getegid() if rules.uid is None else rules.uid,
     )
-
-
-# ---------------------------------------------------------------- the launcher
 
 
 def drop_capabilities() -> None:

@@ -71,11 +71,9 @@ def _pythons() -> Iterator[str]:
 def _linked_folders() -> Iterator[Path]:
     """Folders in which the machine's own configuration has the linker look."""
     for file in (Path("/etc/ld.so.conf"), *sorted(Path("/etc/ld.so.conf.d").glob("*.conf"))):
-        try:
-            lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
-        except OSError:
-            continue
-        yield from (Path(line.strip()) for line in lines if line.strip().startswith("/"))
+        with contextlib.suppress(OSError):
+            lines = map(str.strip, file.read_text(encoding="utf-8", errors="replace").splitlines())
+            yield from (Path(line) for line in lines if line.startswith("/"))
 
 
 def devices(named: tuple[Path, ...] | None = None) -> list[Path]:
@@ -112,24 +110,19 @@ class DenyList:
 
     def refusal(self, path: Path) -> str:
         """Why `path`, resolved, is not opened, or an empty string."""
-        if path.is_file():
-            if path.suffix not in ARCHIVES:
-                return "it is a file, and no archive of packages"
-        elif not path.is_dir():
-            return "there is no such folder"
+        if not path.is_dir() and not (path.is_file() and path.suffix in ARCHIVES):
+            return "it is neither a folder nor an archive of packages"
         if why := self.holds(path):
             return why
         if path == self.here:
             return "it is the current folder; write its whole path if you mean it"
         above = path.parents if not PACKAGES.intersection(path.parts) else ()
         projects = [place for place in above if (place / PROJECT).is_file()]
-        for place in (*self.own, *map(Path, NEVER_INSIDE), *projects):
-            if place in path.parents:
+        first = (home / path.relative_to(home).parts[0] for home in self.homes if home in above)
+        hidden = (place for place in first if place.name.startswith("."))
+        for place in (*self.own, *map(Path, NEVER_INSIDE), *projects, *hidden):
+            if path.is_relative_to(place):
                 return f"it lies in {place}"
-        for home in (home for home in self.homes if home in above):
-            first = path.relative_to(home).parts[0]
-            if first.startswith("."):
-                return f"it lies in {home / first}"
         return ""
 
     def holds(self, path: Path) -> str:
@@ -191,10 +184,7 @@ def compilers(shut_in: DenyList) -> Iterator[Path]:
 
 
 def refused(shut_in: DenyList) -> dict[str, str]:
-    """Entries of PATHS that stay shut, and why, and those of sys.path that only this run shuts.
-
-    Worth telling of, unless they are absent.
-    """
+    """Entries of PATHS that are there and stay shut, those of sys.path that only this run shuts."""
     asked, usual = asked_for(*PATHS), replace(shut_in, entered=(), here=None)
     paths = {entry: Path(entry).resolve() for entry in (*asked, *filter(None, sys.path))}
     reasons = {

@@ -93,9 +93,6 @@ class ProfileUnavailableError(Exception):
     """No counters here; the message says why and what to do."""
 
 
-# --- running -------------------------------------------------------------------------------------
-
-
 def run_ncu(command: Sequence[str], kernel_regex: str = ".*", timeout_s: float = 300.0) -> str:
     """Runs `command` under ncu and returns the raw CSV page; clocks are left as they are.
 
@@ -142,9 +139,6 @@ def explain_missing(text: str) -> str:
     return "ncu failed: " + (" ".join(errors[:3]) or text.strip()[-300:])
 
 
-# --- reading -------------------------------------------------------------------------------------
-
-
 def parse_ncu(text: str) -> list[Profile]:
     """One Profile per launch of ncu's `--csv --page raw`; lines before the header are skipped."""
     rows = list(csv.reader([line for line in text.splitlines() if line.startswith('"')]))
@@ -183,9 +177,6 @@ def short_name(signature: str) -> str:
     """`void f<64, 1>(const __half *, int)` -> `f<64, 1>`."""
     text = re.sub(r"\((?:anonymous namespace)\)::|<unnamed>::", "", signature).removeprefix("void ")
     return re.sub(r"\((?:[^()]|\([^()]*\))*\)$", "", text)
-
-
-# --- judging -------------------------------------------------------------------------------------
 
 
 def limiter(profile: Profile) -> str:

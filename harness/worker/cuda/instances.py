@@ -42,9 +42,6 @@ def fill_name(name: str, headdim: int, causal: bool, dtype: str) -> str:
     return name
 
 
-# --------------------------------------------------------------------------- arithmetic
-
-
 _OPERATORS: dict[type[ast.AST], Callable[[int, int], int]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,

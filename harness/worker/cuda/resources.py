@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -93,9 +93,6 @@ class KernelReport:
         return (said, *self.notes)
 
 
-# --- reading ptxas -------------------------------------------------------------------------------
-
-
 def kernels_of(cubin: bytes) -> dict[str, int | None]:
     """The kernels in an ELF file of 64 bits, with the threads of a block where one bounds them.
 
@@ -142,7 +139,6 @@ def parse_ptxas(log: str, kernels: Mapping[str, int | None], arch: str) -> list[
     """Those of `kernels` that ptxas names, in order; of what is said twice the greatest counts.
 
     A preprocessor's words stand in the log, too: they add what is worse for their author alone.
-
     Nobody says who calls a function that is no kernel: it counts for every kernel of the log.
     """
     named: dict[str, None] = {}
@@ -170,9 +166,6 @@ def parse_ptxas(log: str, kernels: Mapping[str, int | None], arch: str) -> list[
     return reports
 
 
-# --- occupancy -----------------------------------------------------------------------------------
-
-
 def with_occupancy(report: KernelReport) -> KernelReport:
     """Fills in blocks per multiprocessor from registers, shared memory, threads and block slots."""
     found = re.fullmatch(r"sm_(\d+)(\d)[af]?", report.arch)
@@ -188,9 +181,6 @@ def with_occupancy(report: KernelReport) -> KernelReport:
         occupancy_pct=100.0 * told.warps / sm.warps,
         limited_by=told.limited_by + unknown,
     )
-
-
-# --- building ------------------------------------------------------------------------------------
 
 
 def build(
@@ -247,8 +237,7 @@ def _block_of(name: str, kernel: Mapping[str, Any], headdim: int) -> dict[str, A
     try:
         block = [evaluate(extent, sizes) for extent in kernel["block"]]
         smem = evaluate(kernel["smem_bytes"], sizes)
-        odd = not 0 <= smem < MOST_COUNT
-        if min(block) < 1 or math.prod(block) > MOST_THREADS or odd:
+        if min(block) < 1 or math.prod(block) > MOST_THREADS or not 0 <= smem < MOST_COUNT:
             need = f"write a block of 1 to {MOST_THREADS} threads, smem_bytes from 0 on"
             raise ValueError(f"block {block}, smem_bytes {smem} at D = {headdim}: {need}")
     except ValueError as cause:
@@ -287,19 +276,18 @@ def instantiating_source(source: Path, names: Iterable[str]) -> str:
 def _symbol_of(name: str, symbols: list[str]) -> str:
     """The one of `symbols` whose demangled form is `name`; `name` itself without c++filt."""
     wanted = name.replace(" ", "").removeprefix("::") + "("
-    plain = ((symbol, text.replace(" ", "")) for symbol, text in _demangled(symbols).items())
-    fits = (symbol for symbol, text in plain if text.removeprefix("void").startswith(wanted))
+    plain = {symbol: text.replace(" ", "") for symbol, text in _demangled(symbols).items()}
+    fits = (s for s, text in plain.items() if text.removeprefix("void").startswith(wanted))
     return name if name in symbols else next(fits, name)
 
 
-def _demangled(symbols: Iterable[str]) -> dict[str, str]:
+def _demangled(symbols: Sequence[str]) -> dict[str, str]:
     """Symbol → signature, or the symbol itself without c++filt."""
-    each = list(symbols)
     if shutil.which("c++filt") is None:
-        return {symbol: symbol for symbol in each}
-    names = "\n".join(each)  # an argument has 128 KiB at most
+        return dict(zip(symbols, symbols, strict=True))
+    names = "\n".join(symbols)  # an argument has 128 KiB at most
     told = subprocess.run(["c++filt"], input=names, capture_output=True, text=True, check=True)
-    return dict(zip(each, told.stdout.split("\n"), strict=False))
+    return dict(zip(symbols, told.stdout.split("\n"), strict=False))
 
 
 def _build_with_nvcc(source: Path, arch: str) -> list[KernelReport]:
@@ -331,16 +319,16 @@ def nvcc(
         source.write_text(text, encoding="utf-8", errors=BYTES_KEPT)
         own = compiler_flags.placed(flags, include)
         options = [f"-arch={arch}", "-std=c++17", f"-I{include}", *own, "-Xptxas=-v", "-cubin"]
-        kept = ["-keep", f"-keep-dir={scratch}"]  # so that its own files have names to be told by
-        command = [compiler, *options, *kept, "-o", str(cubin), str(source)]
-        done = subprocess.run(command, capture_output=True, errors="replace", check=False)
+        options += ["-keep", f"-keep-dir={scratch}"]  # its own files have names to be told by
+        command = [compiler, *options, "-o", str(cubin), str(source)]
+        try:
+            done = subprocess.run(command, capture_output=True, errors="replace", check=False)
+        except OSError as cause:  # a flag may be longer than the system takes
+            raise CudaSourceError("COMPILE_ERROR", f"nvcc: {cause.strerror}", name) from None
         log = (done.stdout + done.stderr).replace(f"{scratch}/", f"{include}/")  # the file it is of
         if done.returncode:
             raise compile_error(log, name)
         return parse_ptxas(log, kernels_of(cubin.read_bytes()), arch)
-
-
-# --- the page ------------------------------------------------------------------------------------
 
 
 COLUMNS = ("arch", "regs", "smem", "spill", "stack", "threads", "blocks/SM", "occ.")
@@ -364,14 +352,11 @@ def render(reports: Iterable[KernelReport]) -> str:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for row, warnings in zip(rows, under, strict=True):
-        first = row[0].ljust(widths[0])
-        rest = [cell.rjust(width) for cell, width in zip(row[1:-1], widths[1:-1], strict=True)]
-        lines.append("  ".join([first, *rest, row[-1]]).rstrip())
+        rest = map(str.rjust, row[1:-1], widths[1:-1])
+        lines.append("  ".join([row[0].ljust(widths[0]), *rest, row[-1]]).rstrip())
         lines += [f"    {warning}" for warning in warnings]
     return "\n".join(lines)
 
-
-# --------------------------------------------------------------------------- the builder
 
 SAID_BYTES = 6000
 
