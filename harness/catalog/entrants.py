@@ -105,27 +105,32 @@ def problem_of(names: Iterable[str], root: Path) -> Problem:
     """What the first of `names` computes, or most of those in it; 'all' means the first problem.
 
     By their manifests, or the function that a bare file defines: nothing is hashed or parsed for
-    it. Who cannot be read, or leads nowhere, says so when it is loaded for a run.
+    it. Who lacks that function, or cannot be read, says so when it is loaded: no vote against one.
     """
     told, first = Counter[str](), next(iter(_split(names)), ALL)
     with contextlib.suppress(UsageError):
         for path in _resolve(first, root) if first != ALL else ():
             with contextlib.suppress(UsageError):
-                told[get_problem(_problem_told(path)).name] += 1
+                name, has = _problem_told(path)
+                told[get_problem(name).name] += 1_000_000 if has else 1
     return max(PROBLEMS.values(), key=lambda problem: told[problem.name])
 
 
-def _problem_told(path: Path) -> str:
-    """Raises UsageError where nothing can be read."""
+def _problem_told(path: Path) -> tuple[str, bool]:
+    """And whether its function is there; raises UsageError where nothing can be read."""
     if os.path.isfile(path) and path.suffix in ENTRIES and _is_entry(path):
         path = path.absolute().parent
     if path.suffix == ".cu" and os.path.isfile(path):
-        return steps.manifest_of(path).problem
+        return steps.manifest_of(path).problem, True
     if path.suffix == ".py" and os.path.isfile(path):
-        return _problem_in(read(path.parent, [path.name])[0][1])
-    if not os.path.exists(path / "manifest.yaml"):
-        return _problem_in(b"")  # as it is taken for when it is loaded
-    return steps.read_manifest(path).problem
+        body = read(path.parent, [path.name])[0][1]
+        return _problem_in(body), bool(_defines(body))
+    known = os.path.exists(path / "manifest.yaml")  # else as it is taken for when it is loaded
+    manifest = steps.read_manifest(path) if known else Manifest(name="none")
+    if manifest.entry.endswith(".cu") or not os.path.isfile(path / manifest.entry):
+        return manifest.problem, os.path.isfile(path / manifest.entry)
+    named = _defines(read(path, [manifest.entry])[0][1], r"\b{}\b")
+    return manifest.problem, manifest.problem in named
 
 
 def places(names: Iterable[str], root: Path) -> list[Path]:

@@ -118,9 +118,6 @@ def _place_of_kernel(cause: BaseException, folder: Path) -> str:
     return ""
 
 
-# --------------------------------------------------------------------------- Triton without a GPU
-
-
 def skip_the_search() -> None:
     """Have `triton.autotune` in this process take the first configuration, whoever asks.
 

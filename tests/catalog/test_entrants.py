@@ -775,6 +775,27 @@ def test_of_a_folder_of_many_most_decide_what_is_measured(tmp_path: Path, odd: s
             for each in refused] == [True]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("mine", "ghost"),
+    [("attention_backward", {"submission.py": ""}), ("attention_backward", {"manifest.yaml": "name: {}\n"}),
+     ("attention_forward", {"manifest.yaml": "name: {}\nproblem: attention_backward\n"}),
+     ("attention_backward", {"manifest.yaml": "name: {}\n", "submission.py": "x = 1\n"})],
+)  # fmt: skip
+def test_who_has_no_function_has_no_vote_against_one_who_has(
+    mine: str, ghost: dict[str, str], tmp_path: Path
+) -> None:
+    """An empty folder decided for all, and the honest one was not even told."""
+    body = GOOD.replace("attention_forward", mine)
+    for name in ("a", "b", "honest"):
+        (tmp_path / name).mkdir()
+        files = {"manifest.yaml": f"name: honest\nproblem: {mine}\n", "submission.py": body}
+        for file, text in (files if name == "honest" else ghost).items():
+            (tmp_path / name / file).write_text(text.format(name))
+    assert entrants.problem_of([str(tmp_path)], tmp_path / "none").name == mine
+    (tmp_path / "honest" / "submission.py").unlink()
+    assert entrants.problem_of([str(tmp_path / "honest")], tmp_path / "none").name == mine
+
+
 def test_who_has_neither_manifest_nor_a_name_is_told_once(tmp_path: Path) -> None:
     for name in ("good", "bad name", "x.py"):
         (tmp_path / name).mkdir()

@@ -124,9 +124,6 @@ def _resources(entry: str, found: list[Resources], capability: str) -> list[str]
     return [f"{entry}:", query.table(rows, indent="  ")]
 
 
-# --------------------------------------------------------------------------- what the builds say
-
-
 def resources(cache: Path, result: Result) -> Iterator[Resources]:
     """One line per kernel of the cached builds, by cuobjdump; threads as Triton notes them.
 
