@@ -9,6 +9,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from attnboard import leave_here
+
 HERE = Path(__file__).resolve().parent
 HOME = HERE if (HERE / "harness").is_dir() else HERE.parent
 
@@ -20,6 +22,7 @@ def main() -> int:
         # read what stands here.
         del sys.path[0]
     sys.path.insert(0, str(HOME))
+    leave_here()
     from harness.process import bytecode
 
     bytecode.use_cache()

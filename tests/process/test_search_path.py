@@ -357,8 +357,28 @@ def test_the_current_folder_is_opened_by_its_whole_path_alone(
     deny = replace(readable.shut(), homes=(home,))
     opened = {here, here / "lib"}.intersection(readable.opened(deny))
     assert opened == (set() if shuts else {here / "lib"} if entries == "lib" else {here})
-    told = readable.refused(deny)
-    assert (str(here) in told) == shuts
+    assert (str(here) in readable.refused(deny)) == shuts
+    assert (str(here) in readable.import_path()) == (str(here) in entries.format(here=here))
+
+
+@pytest.mark.parametrize("entries", [":/x", "."])
+@pytest.mark.parametrize("start", [[str(ROOT / "run.py")], ["-m", "attnboard"]])
+def test_nothing_is_imported_from_a_current_folder_that_has_no_name(
+    tmp_path: Path, start: list[str], entries: str
+) -> None:
+    """A submission called as a package ran in the engine."""
+    for package in ("pydantic", "argparse", "yaml"):
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "__init__.py").write_text("raise SystemExit('a submission runs')")
+    if start[0] == "-m":  # which finds ours there alone
+        entries += os.pathsep + str(ROOT)
+    env = {**os.environ, "PYTHONPATH": entries, "ATTNBOARD_ROOT": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, *start, "completion", "bash"], cwd=tmp_path, env=env, timeout=60,
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert "a submission runs" not in done.stderr
+    assert done.returncode == 0, done.stderr
 
 
 def test_one_gpu_s_node_and_the_control_nodes(monkeypatch: pytest.MonkeyPatch) -> None:

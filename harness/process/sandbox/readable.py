@@ -93,6 +93,7 @@ def gpu_nodes(minor: int | None = None) -> list[Path]:
 
 NEVER_INSIDE = ("/boot", "/dev", "/etc", "/proc", "/run", "/sys")
 PATHS = ("PYTHONPATH", "LD_LIBRARY_PATH")
+HERE = {"", ".", "./"}  # an entry that means the current folder; see attnboard/__init__.py
 PACKAGES = {"site-packages", "dist-packages"}
 PROJECT = ".attnboard"  # marks somebody's root, see harness/process/project.py
 ARCHIVES = {".zip", ".egg", ".whl"}
@@ -153,7 +154,7 @@ def shut(*own: Path, entered: Iterable[Path] = ()) -> DenyList:
 def asked_for(*keys: str) -> list[str]:
     """What is on the user's search paths `keys`, absolute, each once."""
     entries = os.pathsep.join(os.environ.get(key, "") for key in keys).split(os.pathsep)
-    return list(dict.fromkeys(str(Path(entry).absolute()) for entry in entries if entry))
+    return list(dict.fromkeys(str(Path(e).absolute()) for e in entries if e not in HERE))
 
 
 def import_path() -> list[str]:
@@ -186,8 +187,8 @@ def compilers(shut_in: DenyList) -> Iterator[Path]:
 def refused(shut_in: DenyList) -> dict[str, str]:
     """Entries of PATHS that are there and stay shut, those of sys.path that only this run shuts."""
     asked, usual = asked_for(*PATHS), replace(shut_in, entered=(), here=None)
-    paths = {entry: Path(entry).resolve() for entry in (*asked, *filter(None, sys.path))}
-    reasons = {
-        e: shut_in.refusal(p) for e, p in paths.items() if e in asked or not usual.refusal(p)
-    }
-    return {entry: why for entry, why in reasons.items() if why and paths[entry].exists()}
+    meant = HERE.intersection((os.environ.get("PYTHONPATH") or "/").split(os.pathsep))
+    entries = (*asked, *filter(None, sys.path), *([str(Path.cwd())] if meant else ()))
+    paths = {entry: Path(entry).resolve() for entry in entries}
+    told = {e: p for e, p in paths.items() if p.exists() and (e in asked or not usual.refusal(p))}
+    return {entry: why for entry, path in told.items() if (why := shut_in.refusal(path))}
