@@ -25,9 +25,9 @@ from harness.measure.machine import minor_of, missing, too_old, without_gpu
 from harness.measure.telemetry import Monitor
 from harness.measure.verdict import RunFacts, asked_facts
 from harness.problems import get_problem
-from harness.process import prestart, process_tree
+from harness.process import prestart, process_tree, project
 from harness.process.process_tree import sweep
-from harness.process.project import HOME, is_project
+from harness.process.project import HOME
 from harness.process.sandbox import enter, readable
 from harness.process.scratch import gpu_lock, scratch_folder
 from harness.schema import Kind, Result, Status
@@ -265,7 +265,7 @@ def facts_of(request: Request) -> RunFacts:
 
 def harness_commit() -> str:
     """Commit of the checkout, '+' if files differ from it; an installation's version, 'v0.1.0'."""
-    if not is_project(HOME):  # a git that is around an installation is somebody else's
+    if not project.is_project(HOME):  # a git that is around an installation is somebody else's
         return os.environ.get("ATTNBOARD_COMMIT", "") or f"v{__version__}"
     try:
         lines = subprocess.run(
