@@ -126,7 +126,8 @@ def test_a_kernel_that_is_launched_in_two_ways_is_told_in_both(
     tmp_path, monkeypatch, names, reverse
 ):
     """The last one's block stood for all, and kept what the other breaks."""
-    (tmp_path / "k.cu").write_text("\ufeff// promise: blocks=8\n")
+    said = "\ufeff// promise: spills=0\n// build: -DX=1\n// build: -DX=2\n// promise: blocks=8\n"
+    (tmp_path / "k.cu").write_text(said)
     monkeypatch.setattr(
         resources, "_compile_plain", lambda _: (dict.fromkeys(names, "_Z1f"), [report(name="_Z1f")])
     )
@@ -140,6 +141,14 @@ def test_a_kernel_that_is_launched_in_two_ways_is_told_in_both(
     assert sorted(each.threads for each in found) == [32, 64, 256]
     assert {each.name for each in found} == set(names)
     assert [bool(each.broken) for each in found].count(True) == 2
+    assert all(each.promises == {"spills": 0, "blocks": 8} for each in found)
+
+
+@needs_nvcc
+def test_a_flag_that_no_program_takes_is_told(tmp_path):
+    (tmp_path / "k.cu").write_text(f"// build: -DX={'1' * 200_000}\n")
+    with pytest.raises(CudaSourceError, match="too long"):
+        resources.build(tmp_path, "submission.py", None, tmp_path, ["sm_90a"])
 
 
 @needs_nvcc

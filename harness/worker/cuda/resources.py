@@ -131,6 +131,7 @@ SAID = (
     r"Compiling entry function '([^'\s]+)' for '\w+'|Function properties for (\S+)"
     rf"|\b(\d{{1,9}}) ({'|'.join([*OF_KERNEL.values(), *OF_FUNCTION.values()])})"
 )
+SAID_BYTES = 6000  # of a compiler's words
 MOST_NOTE, MOST_NOTES = 600, 100  # bytes of one, or of a name; more than these nobody reads
 NOTED = r"\((C75\d\d)\)(?:[^:]*:)?\s*(.*?)(?: in (?:the )?function '([^']+)')?\.?$"
 
@@ -225,7 +226,8 @@ def _build_plain(source: Source) -> list[KernelReport]:
     for name, kernel, case in instances(source.launch):
         shape, of = _block_of(name, kernel, case["headdim"]), shapes[symbols.get(name, name)]
         of += [shape] if shape not in of else []
-    promises = builds_of(read_source(source.folder / source.entry), source.entry)[0].promises
+    builds = builds_of(read_source(source.folder / source.entry), source.entry)
+    promises = {key: number for each in builds for key, number in each.promises.items()}
     return [
         replace(r, promises=promises, **shape) for r in compiled for shape in shapes[r.name] or [{}]
     ]
@@ -356,9 +358,6 @@ def render(reports: Iterable[KernelReport]) -> str:
         lines.append("  ".join([row[0].ljust(widths[0]), *rest, row[-1]]).rstrip())
         lines += [f"    {warning}" for warning in warnings]
     return "\n".join(lines)
-
-
-SAID_BYTES = 6000
 
 
 def answer(sock: socket.socket) -> None:
