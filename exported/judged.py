@@ -1,21 +1,26 @@
 """What this package was made of, evidence.json and the judged files beside it, and their functions.
 
-The functions are imported from forward/ and backward/ when they are first needed.
+The functions are imported from forward/ and backward/ when they are first needed. Whatever a judged
+file imports of its folder, then or in a call, is a module of this package and nobody else's.
 """
 
 from __future__ import annotations
 
+import builtins
 import functools
 import hashlib
 import importlib.util
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
+ENTRY = "submission"  # the judge's name for an entry's file
 
 
 @functools.cache
@@ -56,7 +61,7 @@ def function(name: str) -> Callable[..., Any]:
         raise ImportError(f"{evidence()['package']} has no {name}")
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "attnboard"
     os.environ.setdefault("ATTNBOARD_CACHE", str(cache))  # machine code and tuned choices
-    module = _import(HERE / name, told["entry_file"], f"{evidence()['package']}._{name}")
+    module = importlib.import_module(f"{__package__}._{name}.{ENTRY}")
     found: Callable[..., Any] = getattr(module, told["function"])
     return found
 
@@ -71,26 +76,56 @@ def missing(name: str) -> str:
     return ""
 
 
-def _import(folder: Path, entry: str, name: str) -> Any:
-    """The module of a file; what it imports of its folder is nobody else's, whatever its name."""
-    path = folder / entry
-    siblings = {file.stem for file in path.parent.glob("*.py")}
-    siblings |= {file.name for file in path.parent.iterdir() if file.is_dir()}
-    before = {stem: sys.modules.pop(stem) for stem in siblings & sys.modules.keys()}
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"{path} is no Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    sys.path.insert(0, str(path.parent))
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
-    finally:
-        sys.path.remove(str(path.parent))
-        for stem in siblings & sys.modules.keys():
-            sys.modules[f"{name}.{stem}"] = sys.modules.pop(stem)
-        sys.modules.update(before)
-    return module
+class _Loader(SourceFileLoader):
+    """A file whose code has other builtins."""
+
+    builtins: dict[str, Any]
+
+    def exec_module(self, module: ModuleType) -> None:
+        vars(module)["__builtins__"] = self.builtins
+        super().exec_module(module)
+
+
+class _Folder:
+    """Finds the modules of an entry's folder, `name`.helper, which another calls `helper`."""
+
+    def __init__(self, name: str, entry: Path) -> None:
+        self.name, self.entry, self.home = name, entry, entry.parent
+        there = (path for path in self.home.glob("*") if path.suffix == ".py" or path.is_dir())
+        self.own = {ENTRY, *(path.name.removesuffix(".py") for path in there)} - {"torch", "triton"}
+        self.builtins = {**vars(builtins), "__import__": self._import}
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, _: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """As sys.meta_path asks for it."""
+        if name == self.name:
+            spec = ModuleSpec(name, None, is_package=True)
+            spec.submodule_search_locations = [str(self.home)]
+            return spec
+        if not name.startswith(f"{self.name}."):
+            return None
+        found = PathFinder.find_spec(name, path)
+        if name == f"{self.name}.{ENTRY}":
+            found = importlib.util.spec_from_file_location(name, self.entry)
+        if found and isinstance(found.loader, SourceFileLoader):
+            found.loader = _Loader(name, found.loader.path)
+            found.loader.builtins = self.builtins
+        return found
+
+    def _import(
+        self, name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0
+    ) -> ModuleType:
+        """What `import` calls there; of the standard library what is loaded already comes first."""
+        first = name.partition(".")[0]
+        loaded = first in sys.stdlib_module_names and first in sys.modules
+        if level or loaded or first not in self.own:
+            return builtins.__import__(name, globals, locals, fromlist, level)
+        found = builtins.__import__(f"{self.name}.{name}", globals, locals, fromlist)
+        return found if fromlist else sys.modules[f"{self.name}.{first}"]
+
+
+for _name in ("forward", "backward"):
+    if _told := part(_name):
+        _entry = HERE / _name / _told["entry_file"]
+        sys.meta_path.insert(0, _Folder(f"{__package__}._{_name}", _entry))

@@ -420,6 +420,78 @@ def test_a_compiler_calls_the_forward_as_the_judge_does(tmp_path: Path) -> None:
     assert json.loads(done.stdout.splitlines()[-1]) == {check[1]: ""}
 
 
+LATE = """\
+import pickle
+import types  # the standard library's, as where it was judged
+import lib.a
+from bare.b import B
+from lib.a import SCALE
+
+assert types.ModuleType and B == 1.0
+
+def custom_attention_{way}:
+    import lib.a as again
+    import submission
+    from lib import late
+    imported = __import__("lib.a", fromlist=["SCALE"])
+    assert submission.SCALE == again.SCALE == imported.SCALE == late.SCALE
+    assert isinstance(pickle.loads(pickle.dumps(late.Kept())), late.Kept)
+    assert lib.get() is late
+    return {result}
+"""
+FORWARD = ("forward(q, k, v, causal=True, sm_scale=None, return_lse=False)",
+           "(v * SCALE, q[..., 0].float()) if return_lse else v * SCALE")  # fmt: skip
+BACKWARD = ("backward(q, k, v, o, lse, do, causal=True, sm_scale=None)",
+            "(do * SCALE,) * 3")  # fmt: skip
+MIXED = """\
+import sys, torch, lib.a
+import attnboard_one as one, attnboard_two as two
+
+v = torch.ones(1, 1, 8, 32, dtype=torch.float16)
+for package, scale in (one, 1), (two, 2), (one, 1):
+    assert package.attention(v, v, v).unique().item() == scale
+q = v.clone().requires_grad_()
+one.attention(q, v, v).sum().backward()
+assert q.grad.unique().item() == 3, q.grad
+import lib.a as again
+assert (again.SCALE, again) == (7.0, sys.modules["lib.a"])
+assert "lib.late" not in sys.modules and "submission" not in sys.modules
+"""
+
+
+def late(folder: Path, way: tuple[str, str], scale: float) -> Path:
+    """An entry whose modules bear others' names, and which imports them again in its call."""
+    files = {
+        "submission.py": LATE.format(way=way[0], result=way[1]),
+        "manifest.yaml": f"name: {folder.name}\nauthor: a\ndescription: d\nlanguage: triton\n"
+        f"problem: attention_{way[0].partition('(')[0]}\nclaims: {{headdims: [32]}}\n",
+        "lib/__init__.py": "def get():\n    from . import late\n    return late\n",
+        "lib/a.py": f"SCALE = {scale}\n",
+        "lib/late.py": "from lib.a import SCALE\nclass Kept: pass\n",
+        "bare/b.py": "B = 1.0\n",  # a folder without __init__.py
+        "types.py": "raise RuntimeError",
+    }
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return folder
+
+
+def test_what_a_judged_file_imports_is_of_its_folder_then_and_later(tmp_path: Path) -> None:
+    """Beside another package, the other of the pair, and a user's own module of the same name."""
+    results = judged(tmp_path / "results")
+    one, two = (late(tmp_path / n, FORWARD, s) for n, s in (("one", 1.0), ("two", 2.0)))
+    back = late(tmp_path / "back", BACKWARD, 3.0)
+    more = ("--unjudged", "--results", results)
+    assert call(tmp_path / "out", one, "--backward", back, *more) == 0
+    assert call(tmp_path / "out2", two, *more) == 0
+    shutil.move(tmp_path / "out2" / "attnboard_two", tmp_path / "out")
+    (tmp_path / "out" / "lib").mkdir()
+    (tmp_path / "out" / "lib" / "a.py").write_text("SCALE = 7.0\n")
+    done = python(tmp_path / "out", "-c", MIXED, TRITON_INTERPRET="1")
+    assert done.returncode == 0, done.stderr
+
+
 def test_in_transformers(pair: Path) -> None:
     pytest.importorskip("transformers")
     (told,) = outcomes(pair, "in_transformers").values()
