@@ -32,8 +32,8 @@ class Claims:
     any_seqlens: bool
     capabilities: tuple[tuple[int, int], ...]  # of the GPUs that it was judged on
     interpreted: bool  # Triton's interpreter runs it on a CPU
-    #: (headdim, dtype, grouped heads, unequal lengths) of each case that was judged; none: all.
-    together: tuple[tuple[int, torch.dtype, bool, bool], ...] = ()
+    #: (headdim, dtype, grouped heads, unequal lengths, GPU) of each judged case; none: all.
+    together: tuple[tuple[int, torch.dtype, bool, bool, tuple[int, int]], ...] = ()
 
 
 @functools.cache
@@ -53,7 +53,7 @@ def claims(name: str) -> Claims | None:
         any_seqlens=said.get("seqlens") == "any",
         capabilities=tuple(_pair(text) for text in told["capabilities"]),
         interpreted=told["language"] == "triton",
-        together=tuple((d, DTYPES[t], heads, keys) for d, t, heads, keys in told["together"]),
+        together=tuple((d, DTYPES[t], h, k, _pair(on)) for d, t, h, k, on in told["together"]),
     )
 
 
@@ -100,7 +100,7 @@ def _refusal(
         return "sm_scale is not above 0 and finite"
     for name in ("forward", "backward") if grads else ("forward",):
         said = claims(name)
-        why = _outside(said, q, k, causal) or _no_device(said, q.device) if said else ""
+        why = _no_device(said, q.device) or _outside(said, q, k, causal) if said else ""
         if why or (why := judged.missing(name) if said else ""):
             return why
     return ""
@@ -118,14 +118,17 @@ def _outside(said: Claims, q: torch.Tensor, k: torch.Tensor, causal: bool) -> st
         return "q has other heads than k and v"
     if k.shape[2] != q.shape[2] and (not said.any_seqlens or (causal and q.shape[2] > k.shape[2])):
         return "q has another seqlen than k and v"
+    here = _capability(q.device.index) if q.is_cuda else None
     if said.together and not any(
         q.shape[3] == headdim
         and q.dtype == dtype
         and (heads or k.shape[1] == q.shape[1])
         and (keys or k.shape[2] == q.shape[2])
-        for headdim, dtype, heads, keys in said.together
+        and here in (on, None)  # None: interpreted
+        for headdim, dtype, heads, keys, on in said.together
     ):
-        return f"headdim {q.shape[3]}, {q.dtype}, such heads and lengths, never judged together"
+        told = f"headdim {q.shape[3]}, {q.dtype}, such heads and lengths"
+        return f"{told}, never judged together on such a GPU"
     for seqlen in (q.shape[2], k.shape[2]):
         if seqlen < said.seqlen_min or seqlen % said.seqlen_multiple:
             least, multiple = said.seqlen_min, said.seqlen_multiple

@@ -244,7 +244,8 @@ def what_no_case_had_together():
     """Judged in bf16 at one headdim and in fp16 at another, it took bf16 at both."""
     PACKAGE.fit._known.clear()
     said = PACKAGE.fit.claims
-    together = ((32, torch.bfloat16, True, False), (64, torch.float16, False, False))
+    on = (9, 0)
+    together = ((32, torch.bfloat16, True, False, on), (64, torch.float16, False, False, on))
     dtypes = (torch.float16, torch.bfloat16)
     forward = dataclasses.replace(said("forward"), dtypes=dtypes, gqa=True, together=together)
     PACKAGE.fit.claims = {"forward": forward}.get
@@ -259,6 +260,28 @@ def what_no_case_had_together():
         k = k.to(dtype)
         assert (PACKAGE.fit.refusal(q, k, k, True, 0.1, grads=False) == "") is taken
     PACKAGE.fit.claims = said
+    PACKAGE.fit._known.clear()
+
+
+def what_another_gpu_was_judged_for():
+    """Judged in bf16 on one GPU and in fp16 on another, it took both on both."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    fit, said, cuda = PACKAGE.fit, PACKAGE.fit.claims, torch.version.cuda
+    capability = fit._capability
+    dtypes, gpus = (torch.bfloat16, torch.float16), ((8, 0), (9, 0))
+    together = tuple((64, dtypes[n], False, False, gpus[n]) for n in (0, 1))
+    forward = dataclasses.replace(
+        said("forward"), dtypes=dtypes, capabilities=gpus, together=together
+    )
+    fit.claims, torch.version.cuda = {"forward": forward}.get, "13.0"
+    for here, judged in ((0, 0), (0, 1), (1, 0), (1, 1)):
+        fit._capability = {0: gpus[here]}.get
+        with FakeTensorMode():
+            q = torch.empty(1, 4, 40, 64, dtype=dtypes[judged], device="cuda:0")
+        why = fit.refusal(q, q, q, True, 0.1, grads=False)
+        assert ("never judged together" in why) is (here != judged) is bool(why), why
+    fit.claims, torch.version.cuda, fit._capability = said, cuda, capability
     PACKAGE.fit._known.clear()
 
 
@@ -343,6 +366,7 @@ CHECKS = [
         strided,
         fallback,
         what_no_case_had_together,
+        what_another_gpu_was_judged_for,
         grouped_heads_and_longer_keys,
         causal_ends_with_the_last_key,
         sdpa_slot,

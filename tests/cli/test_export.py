@@ -115,7 +115,7 @@ def test_the_evidence_is_the_boards_row_and_its_records(pair: Path, tmp_path: Pa
     claims = told["forward"]["claims"]
     assert (claims["headdims"], claims["dtypes"]) == ([32, 64, 128], ["fp16"]), "no case of others"
     assert (claims["gqa"], claims["seqlens"]) == (False, "equal"), "nor of what else it claims"
-    fp16 = [[headdim, "fp16", False, False] for headdim in (32, 64, 128)]
+    fp16 = [[headdim, "fp16", False, False, "9.0"] for headdim in (32, 64, 128)]
     assert told["forward"]["together"] == fp16
     assert told["backward"]["boards"] == []
     (tmp_path / "evidence.jsonl").write_bytes((pair / PACKAGE / "forward.jsonl").read_bytes())
@@ -279,6 +279,27 @@ def test_what_no_record_holds_is_not_exported(tmp_path: Path) -> None:
     assert not out.exists()
 
 
+def test_rows_of_a_cpu_tell_nothing_of_a_gpu(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for line in map(record.parse, _lines(judged(tmp_path / "gpu"))):
+        told = {"gpu": "cpu", "machine": line.machine.without_gpu()}
+        record.append(tmp_path / "cpu", line.model_copy(update=told))
+    for words, capabilities in ([], ["0.0"]), (["--unjudged"], ["9.0"]):
+        assert (
+            call(tmp_path / f"out{len(words)}", PAIR[0], "--results", tmp_path / "cpu", *words) == 0
+        )
+        path = tmp_path / f"out{len(words)}" / PACKAGE / "evidence.json"
+        told = json.loads(path.read_text())["forward"]
+        assert told["capabilities"] == capabilities
+        assert len(told["boards"]) == len(told["together"]) // 3 == (not words)
+        assert ("a CPU alone has judged it" in capsys.readouterr().out) is (not words)
+
+
+def _lines(results: Path) -> list[bytes]:
+    return [line for path in results.rglob("*.jsonl") for line in path.read_bytes().splitlines()]
+
+
 def test_who_is_wrong_on_a_hidden_shape_is_not_exported(tmp_path: Path) -> None:
     results = judged(tmp_path / "results")
     (line,) = run_of(
@@ -373,7 +394,8 @@ def test_pip_fetches_nothing_that_its_author_alone_has_chosen(tmp_path: Path) ->
 NAMES = [
     *("opchecks", "gradients", "compiled", "compiled_without_the_dispatcher"),
     *("checkpointed", "autocast", "scale_and_mask", "misaligned", "second_derivative", "strided"),
-    *("fallback", "grouped_heads_and_longer_keys", "causal_ends_with_the_last_key", "sdpa_slot"),
+    *("fallback", "what_no_case_had_together", "what_another_gpu_was_judged_for"),
+    *("grouped_heads_and_longer_keys", "causal_ends_with_the_last_key", "sdpa_slot"),
 ]
 
 

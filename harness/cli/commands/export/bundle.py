@@ -15,7 +15,7 @@ from typing import Any
 from harness import __version__
 from harness.board.render.markdown import safe
 from harness.board.render.text import DOUBT, UNHELD, milliseconds, number, sanitize
-from harness.cli.commands.export.evidence import Part
+from harness.cli.commands.export.evidence import NO_GPU, Part
 from harness.errors import typed
 from harness.process.project import HOME
 
@@ -74,6 +74,8 @@ def write(folder: Path, package: str, forward: Part, backward: Part | None) -> l
     (folder / "pyproject.toml").write_text(_pyproject(package, forward, backward), encoding="utf-8")
     (folder / "README.md").write_text(_readme(package, forward, backward), encoding="utf-8")
     notes = [] if licence else ["the entry brings no text of its licence; add a LICENSE to FOLDER"]
+    if NO_GPU in forward.capabilities:
+        notes.append("a CPU alone has judged it: on a GPU PyTorch computes, unless with --unjudged")
     if _unjudged_lse(forward):
         name = forward.entrant.name
         notes.append(

@@ -13,6 +13,7 @@ from harness.problems import get_problem
 from harness.schema import Claims, Entrant, Result, Status
 
 Judged = tuple[Board, Row]
+NO_GPU = "0.0"  # the capability of a CPU
 OF_A_RESULT = {
     *("config", "case", "latency_ms", "tflops", "peak_pct", "speedup", "numerics_class"),
     *("max_diff", "integrity", "date", "run", "harness_commit"),
@@ -45,8 +46,8 @@ class Part:
         return [result for result in results if result.machine.has_gpu] or results
 
     @property
-    def together(self) -> list[tuple[int, str, bool, bool]]:
-        """Which headdims, types, grouped heads and unequal lengths one case had together."""
+    def together(self) -> list[tuple[int, str, bool, bool, str]]:
+        """Which headdims, types, grouped heads and unequal lengths one case had together, where."""
         return _kinds(self._results)
 
     @property
@@ -68,10 +69,10 @@ class Part:
 
     @property
     def capabilities(self) -> list[str]:
-        """Of the GPUs that it was judged on; without any, the least that it needs."""
-        found = {r.machine.capability for r in self._results if r.machine.has_gpu}
+        """Of the GPUs that it was judged on, 0.0 of a CPU; without any, the least that it needs."""
+        found = {on for *_, on in self.together}
         least = self.entrant.manifest.needs.compute_capability
-        return sorted(found) or ([] if least == "0.0" else [least])
+        return sorted(found) or ([] if least == NO_GPU else [least])
 
     def as_json(self, records: str) -> dict[str, Any]:
         """As it stands in evidence.json; `records` is the file that holds its lines."""
@@ -96,9 +97,11 @@ class Part:
         }
 
 
-def _kinds(results: Iterable[Result]) -> list[tuple[int, str, bool, bool]]:
-    cases = (result.case for result in results)
-    return sorted({(c.headdim, c.dtype.value, bool(c.kv_heads), bool(c.seqlen_k)) for c in cases})
+def _kinds(results: Iterable[Result]) -> list[tuple[int, str, bool, bool, str]]:
+    judged = ((r.case, r.machine.capability if r.machine.has_gpu else NO_GPU) for r in results)
+    return sorted(
+        {(c.headdim, c.dtype.value, bool(c.kv_heads), bool(c.seqlen_k), on) for c, on in judged}
+    )
 
 
 def rows_of(entrant: Entrant, found: Leaderboard) -> list[Judged]:
