@@ -67,6 +67,7 @@ exit codes: 0 done · 1 a submission failed, or cannot be read · 2 usage or har
 #: Any of these flags makes a campaign of a run.
 MANY = ("engine", "gpus", "per_unit", "resume")
 ALONE = ("-h", "--help", "-V", "--version")
+ASKED: dict[str, Any] = {}  # what the parser found last
 
 
 def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -102,6 +103,8 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     for name in COMMANDS:
         add_command(subparsers, name, whole=words[0] == name)
     args = parser.parse_args(words)
+    ASKED.clear()
+    ASKED.update(vars(args))
     if args.command == "run" and not args.submission:
         raise UsageError(
             "no submission named", "python run.py triton_template, or run.py run --help"
@@ -250,11 +253,10 @@ def _code_of(main: Callable[[], int]) -> int:
     except SystemExit as end:  # --help and --version, whose words may be lost as well
         return end.code if isinstance(end.code, int) else Exit.OK
     except HarnessError as error:
-        if "--json" in sys.argv and isinstance(error, SubmissionError):  # before anything ran
-            kind = "checks" if "--check" in sys.argv else "results"
-            built = "build" in sys.argv and {"run", "--submission"}.isdisjoint(sys.argv)
-            kind = "builds" if built else kind
-            print(run_document(kind, [], [str(error)]), flush=True)
+        if isinstance(error, SubmissionError) and ASKED.get("json"):  # before anything ran
+            kinds = {"build": "builds", "run": "checks" if ASKED.get("check") else "results"}
+            if kind := kinds.get(ASKED["command"]):
+                print(run_document(kind, [], [str(error)]), flush=True)
         print(plain_text(f"error: {error}"), file=sys.stderr)  # names may be a stranger's
         return error.exit_code
     except ModuleNotFoundError as missing:

@@ -21,7 +21,7 @@ from harness.cli import run_options
 from harness.cli.main import exit_code_of, parse_args
 from harness.cli.output import Output, unbreakable
 from harness.cli.run_options import cases_named, choose_suite, resolve_request, stopping_rule
-from harness.errors import Exit, UnavailableError, UsageError
+from harness.errors import Exit, SubmissionError, UnavailableError, UsageError
 from harness.measure.machine import inspect_machine
 from harness.measure.stopping import FIXED, StoppingRule
 from harness.schema import Machine
@@ -446,13 +446,12 @@ def test_seconds_that_are_none(text: str) -> None:
     ],
 )
 def test_who_cannot_be_read_has_a_row_in_the_document_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    tmp_path: Path, capsys: pytest.CaptureFixture[str],
     named: str, flags: list[str], code: int, refused: str,
 ) -> None:  # fmt: skip
     (tmp_path / "bad.py").write_text("def custom_attention_forward(q, k, v)\n")
     args = parse_args(["--submission", str(tmp_path / named), *flags])
     suite, machine = load_suite("smoke", ROOT / "configs"), Machine()
-    monkeypatch.setattr(sys, "argv", ["run.py", *flags])
     assert exit_code_of(lambda: bool(resolve_request(args, suite, machine))) == code
     out, err = capsys.readouterr()
     told = json.loads(out)
@@ -460,6 +459,39 @@ def test_who_cannot_be_read_has_a_row_in_the_document_too(
     assert len(told) == 2
     assert refused in told["refused"][0]["reason"]
     assert told["refused"][0]["next"] in err
+
+
+@pytest.mark.parametrize(
+    ("words", "kind"),
+    [
+        (["build", "--json", "run"], "builds"),
+        (["build", "BAD", "run", "--json"], "builds"),
+        (["-s", "build", "--json"], "results"),
+        (["BAD", "build", "--json"], "results"),
+        (["BAD", "--results", "build", "--json"], "results"),
+        (["BAD", "--against", "build", "--json", "--check"], "checks"),
+        (["BAD", "--only", "--json"], None),
+        (["verify", "build", "--json"], None),  # has a document of its own, of what it asked
+    ],
+)
+def test_the_command_decides_which_document_answers(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    tmp_path: Path, words: list[str], kind: str | None,
+) -> None:  # fmt: skip
+    """A word of the command line may be anybody's name, or a flag's value."""
+    (tmp_path / "BAD").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["run.py", *words])
+
+    def refuse() -> int:
+        parse_args()
+        raise SubmissionError("bad", "mend it")
+
+    assert exit_code_of(refuse) == (2 if "--only" in words else 1)
+    out = capsys.readouterr().out
+    assert (json.loads(out) if out else None) == (
+        kind and {kind: [], "refused": [{"reason": "bad", "next": "mend it"}]}
+    )
 
 
 @pytest.mark.parametrize(
