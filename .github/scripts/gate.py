@@ -5,8 +5,8 @@ r"""The words under a pull request, and whether it made its own entry slower.
 
 `before` is the results folder of the main branch, `after` the same with the new records added. Slower is who is slower
 than in its last record, or in any run beside the same libraries: four losses of 0.9 % are one of 3.6 %. A standard is
-only what a board ranks and what is no less exact. Only runs of the same card can fail it: one source was up to 5 %
-slower on another H200. Those are told.
+only what a board ranks and what is no less exact. Only runs of the same card beside the same libraries can fail it: one
+source was up to 5 % slower on another H200, and with another cuDNN all ratios move. Those are told.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def main(argv: list[str] | None = None) -> int:
         print(f"{args.submission}: no newer record than before came; measure it again")
         return 1
     runs, limit = earlier(args.before, then, now), args.fail_on_regression
-    here, elsewhere = (regressions(runs, now[1], limit, same_card=same) for same in (True, False))
+    here, elsewhere = (regressions(runs, now[1], limit, alike=alike) for alike in (True, False))
     text = comment(now, then, here, elsewhere, limit)
     args.comment.write_text(text[:MOST_CHARACTERS], encoding="utf-8")
     print(text)
@@ -124,17 +124,21 @@ def stands(then: Result, row: Row) -> bool:
 
 
 def libraries(result: Result) -> tuple[str, ...]:
-    """What the baselines of its run were made of: with another version all ratios move."""
+    """What the baselines of its run were made of."""
     machine = result.machine
     return (machine.torch, machine.triton, machine.cuda, machine.driver, machine.cudnn)
 
 
-def regressions(before: Runs, now: Row, limit: float, *, same_card: bool) -> dict[str, Interval]:
-    """Where the entry is surely slower than in a run before, on this card or another, and by more than `limit`."""
+def place(result: Result) -> tuple[str, ...]:
+    """Its card, and its libraries."""
+    return (result.machine.uuid, *libraries(result))
+
+
+def regressions(before: Runs, now: Row, limit: float, *, alike: bool) -> dict[str, Interval]:
+    """Where the entry is surely slower by more than `limit` than in a run before of its place, or another."""
     found: dict[str, list[Interval | None]] = {}
-    card = now.pick.machine.uuid
     for results in before:
-        then = {r.config: r for r in results if (r.machine.uuid == card) == same_card}
+        then = {r.config: r for r in results if (place(r) == place(now.pick)) == alike}
         ratios = {r.config: changed(then.get(r.config), r) for r in now.results}
         for config, ratio in ratios.items():
             found.setdefault(config, []).append(ratio)
@@ -186,7 +190,8 @@ def comment(
     lines += [_configs(board, row, then[1] if then else None), ""]
     if elsewhere:
         lines += [
-            f"Slower than its best record on another card, which fails nothing: {_losses(elsewhere)}",
+            "Slower than its best record on another card or beside other libraries, which fails nothing: "
+            f"{_losses(elsewhere)}",
             "",
         ]
     if here:

@@ -364,13 +364,26 @@ def test_another_version_of_the_libraries_is_no_standard(hub: Hub) -> None:
     assert after_four_small_losses(hub, torch="99.0") == [0, 0, 1, 1]
 
 
+def test_a_last_record_beside_other_libraries_is_told_and_fails_nothing(hub: Hub) -> None:
+    """Nothing of the entry has changed: its baseline became faster."""
+    before = history_of(hub, 0.8)
+    facts = {"run": "r1", "date": "2026-11-21T00:00:00Z", "seed": 7}
+    for result in consistent(measured(hub, 0.9, **facts)):
+        told = result.machine.model_copy(update={"cudnn": "99"})
+        record.append(hub.trusted / "results", result.model_copy(update={"machine": told}))
+    code, words = gate(hub, before)
+    assert code == 0
+    assert "beside other libraries, which fails nothing: " in words
+    assert "geomean slower by 11" in words
+
+
 def test_a_slower_card_is_told_and_fails_nothing(hub: Hub) -> None:
     """The same source was up to 5 % slower on another H200."""
     assert after_four_small_losses(hub, uuid="GPU-another") == [0, 0, 1, 1]
     before = hub.folder / "before1"
     code, told = gate(hub, before)
     assert code == 0
-    assert "another card, which fails nothing: " in told
+    assert "another card or beside other libraries, which fails nothing: " in told
     assert "geomean slower by 3" in told
 
 
