@@ -67,6 +67,7 @@ exit codes: 0 done · 1 a submission failed, or cannot be read · 2 usage or har
 #: Any of these flags makes a campaign of a run.
 MANY = ("engine", "gpus", "per_unit", "resume")
 ALONE = ("-h", "--help", "-V", "--version")
+MAKERS = ("export", "import", "init")  # which write where they are told to, and nothing else
 ASKED: dict[str, Any] = {}  # what the parser found last
 
 
@@ -269,6 +270,10 @@ def _code_of(main: Callable[[], int]) -> int:
             )
             print(plain_text(f"{said}\n  next: name a shorter one"), file=sys.stderr)
             return Exit.USAGE
+        if isinstance(cause, OSError) and ASKED.get("command") in MAKERS:
+            said = shown(f"error: {cause}", 400)
+            print(plain_text(f"{said}\n  next: another place, or `ls -ld` there"), file=sys.stderr)
+            return Exit.STORAGE
         traceback.print_exc()
         print(
             "error: a fault of the harness; what was measured before it is in results/\n"

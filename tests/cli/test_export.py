@@ -23,7 +23,7 @@ from harness.cli.commands.export import bundle
 from harness.cli.commands.export import command as export
 from harness.cli.commands.export.evidence import Part, lines_of
 from harness.cli.results import verify
-from harness.errors import UnavailableError, UsageError
+from harness.errors import Exit, UnavailableError, UsageError
 from harness.process.project import HOME
 from harness.schema import Entrant, Kind, Slack, Status
 from tests.board.factory import run_of
@@ -351,6 +351,15 @@ def test_a_folder_that_is_there_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is there already"):
         call(tmp_path, "triton_template", "--unjudged", "--results", tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+@pytest.mark.parametrize("place", ["/proc/foo", "/dev/null/x", "/sys/x"])
+def test_a_folder_that_cannot_be_made_is_told(
+    tmp_path: Path, place: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("triton_template", "--unjudged", "--results", tmp_path)
+    assert main.exit_code_of(lambda: call(Path(place), *words)) == Exit.STORAGE
+    assert re.search(rf"^error: .*: '{place}.*'\n  next: ", capsys.readouterr().err)
 
 
 def test_a_licence_without_its_text_is_told(

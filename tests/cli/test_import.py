@@ -14,7 +14,7 @@ import pytest
 from harness.catalog.suites import load_suite
 from harness.cli import main
 from harness.cli.commands import import_
-from harness.errors import StorageError, UnavailableError, UsageError
+from harness.errors import Exit, UnavailableError, UsageError
 from harness.process.project import MARK
 from harness.schema import Case
 
@@ -169,11 +169,13 @@ def test_a_definition_without_end_is_refused(traced: TraceSet) -> None:
             import_.run(main.parse_args(["import", *told]))
 
 
-def test_where_nothing_can_be_written_is_told(traced: TraceSet) -> None:
+def test_where_nothing_can_be_written_is_told(
+    traced: TraceSet, capsys: pytest.CaptureFixture[str]
+) -> None:
     traced.add([64], [64])
     (traced.folder.parent / "configs").symlink_to("/nowhere/at/all")
-    with pytest.raises(StorageError, match="File exists"):
-        traced.call()
+    assert main.exit_code_of(traced.call) == Exit.STORAGE
+    assert re.search(r"^error: .*File exists: '.*configs'\n  next: ", capsys.readouterr().err)
 
 
 def test_nothing_is_overwritten(traced: TraceSet) -> None:

@@ -24,7 +24,7 @@ from harness.board.render.text import sanitize
 from harness.catalog.source_files import read_file
 from harness.catalog.suites import known_suites
 from harness.cli.arguments import whole
-from harness.errors import Exit, StorageError, UnavailableError, UsageError, typed
+from harness.errors import Exit, UnavailableError, UsageError, typed
 from harness.problems import get_problem
 from harness.process.project import root
 from harness.process.text import shown
@@ -70,11 +70,8 @@ def run(args: argparse.Namespace) -> int:
         )
     chosen = spread(cases, args.most)
     text = _text(suite, f"{name} of FlashInfer-Bench, {len(chosen)} traced shapes", chosen, args)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    except OSError as cause:
-        raise StorageError(f"{path}: {cause.strerror}", f"ls -l '{path.parent}'") from None
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
     print(
         f"{path}: {len(chosen)} of {len(cases)} shapes from {len(found)} workloads; left out "
         f"{found.count(None)}: packed sequences with more keys than queries, or no token"

@@ -116,18 +116,13 @@ def rows_of(entrant: Entrant, found: Leaderboard) -> list[Judged]:
     each = (result for _, row in mine for result in (*row.results, *row.hidden))
     if any(result.status in WRONG for result in each):  # a model asks for any shape
         return []
-    rows = [pair for pair in mine if _are_of(entrant, pair[1].results)]
+    told = {(Status.PASSED, entrant.source_sha256, entrant.manifest.problem)}
+    rows = [
+        (board, row)
+        for board, row in mine
+        if {(r.status, r.source_sha256, r.problem) for r in row.results} == told
+    ]
     return sorted(rows, key=lambda r: (not r[1].pick.machine.has_gpu, r[0].suite != official))
-
-
-def _are_of(entrant: Entrant, results: Iterable[Result]) -> bool:
-    """Whether they passed with these bytes, doing what this entrant does."""
-    return all(
-        result.status is Status.PASSED
-        and result.source_sha256 == entrant.source_sha256
-        and result.problem == entrant.manifest.problem
-        for result in results
-    )
 
 
 def lines_of(rows: Iterable[Judged], heads: Iterable[record.Head]) -> list[bytes]:
