@@ -15,7 +15,7 @@ from harness import __version__
 from harness.catalog.entrants import load_entrant
 from harness.cli import main
 from harness.cli.commands import baselines, completion, doctor, init
-from harness.errors import UnavailableError, UsageError
+from harness.errors import Exit, UnavailableError, UsageError
 from harness.problems import get_problem
 from harness.process.project import MARK
 from harness.schema import Kind, Machine, Manifest
@@ -63,6 +63,32 @@ def test_a_folder_that_is_there_is_never_touched(root: Path) -> None:
     with pytest.raises(UsageError, match="is there already"):
         call(init, "init", "mine", "--template", "gluon")
     assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before
+
+
+def test_a_folder_that_cannot_be_made_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir("/proc")
+    assert main.exit_code_of(lambda: call(init, "init", "aa", "--project")) == Exit.STORAGE
+    assert capsys.readouterr().err.startswith("error: [Errno 2] No such file or directory: 'aa")
+
+
+def test_a_link_to_nothing_is_there_already(root: Path) -> None:
+    (root / "submissions").mkdir()
+    (root / "submissions" / "mine").symlink_to("/nowhere/at/all")
+    with pytest.raises(UsageError, match="is there already"):
+        call(init, "init", "mine")
+
+
+@pytest.mark.parametrize("words", [[], ["--author", "J\udcf6rg"]])
+def test_an_author_of_other_bytes_has_a_manifest_that_is_read(
+    root: Path, monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    (root / "gitconfig").write_bytes(b'[user]\nname = "J\xf6rg"\n')
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(root / "gitconfig"))
+    assert call(init, "init", "mine", *words) == 0
+    entrant = load_entrant(root / "submissions" / "mine", Kind.SUBMISSION, None)
+    assert entrant.manifest.author in {"J?rg", "J\ufffdrg"}
 
 
 @pytest.mark.parametrize(

@@ -79,15 +79,16 @@ def _texts(**filled: str) -> dict[str, str]:
 
 
 def _must_be_free(folder: Path, hint: str) -> None:
-    if folder.exists():
+    if os.path.lexists(folder):
         raise UsageError(f"{folder} is there already", hint)
 
 
 def _start(target: Path, source: Path, args: argparse.Namespace) -> None:
     """Copy the template to `target` under its new name, and say where it lies."""
+    author = (args.author or _git_user()).encode(errors="replace").decode()
     ignored = shutil.ignore_patterns("__pycache__", "steps", NOTES, ".*")
     shutil.copytree(source, target, ignore=ignored)
-    manifest, author = target / "manifest.yaml", args.author or _git_user()
+    manifest = target / "manifest.yaml"
     text = manifest.read_text(encoding="utf-8")  # the rest of it keeps its lines and comments
     for key, value in (("name", target.name), ("author", author), ("description", "")):
         line = yaml.safe_dump({key: value}, allow_unicode=True, width=1000).strip()
@@ -105,10 +106,9 @@ def _start(target: Path, source: Path, args: argparse.Namespace) -> None:
 
 
 def _git_user() -> str:
+    words = ["git", "config", "user.name"]
     try:
-        done = subprocess.run(
-            ["git", "config", "user.name"], capture_output=True, text=True, timeout=10, check=False
-        )
-    except OSError:
+        told = subprocess.run(words, capture_output=True, timeout=10, check=False).stdout
+    except (OSError, subprocess.TimeoutExpired):
         return "unknown"
-    return done.stdout.strip() or "unknown"
+    return told.decode(errors="replace").strip() or "unknown"
