@@ -106,13 +106,62 @@ def test_each_kind_of_call_becomes_a_case(
     assert f"--suite {NAME}" in out
     found = {case.name: case for case in cases_of(traced)}
     assert {name: (*c.shape, c.kv_shape[2], c.seqlens) for name, c in found.items()} == {
-        "w00000004": (1, 4, 512, 64, 512, ()),
-        "w00000001": (1, 4, 256, 64, 4096, ()),
-        "w00000002": (1, 4, 200, 64, 200, (100, 60, 40)),
-        "w00000003": (2, 4, 128, 64, 128, ()),
+        "w00000004_9": (1, 4, 512, 64, 512, ()),
+        "w00000001_3": (1, 4, 256, 64, 4096, ()),
+        "w00000002_5": (1, 4, 200, 64, 200, (100, 60, 40)),
+        "w00000003_7": (2, 4, 128, 64, 128, ()),
     }
     assert {(c.kv_heads, c.dtype.value, c.causal) for c in found.values()} == {(2, "bf16", True)}
     assert all(2 <= case.burst <= 24 for case in found.values())
+
+
+@pytest.mark.parametrize(
+    "axes",
+    [
+        {"len_indptr": 2, "total_q": 100, "total_kv": 50},  # the first queries would see no key
+        {"len_indptr": 2, "total_q": 100, "total_kv": 0},
+        {"len_indptr": 4098, "total_q": 4097, "total_kv": 4097},
+        {"len_indptr": 2, "total_q": 1 << 40, "total_kv": 1 << 40},
+    ],
+)
+def test_a_call_that_no_case_can_say_is_left_out_and_counted(
+    traced: TraceSet, axes: dict[str, int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    traced.add([64], [64])
+    traced.add([64], [64], axes=axes)
+    traced.add([32], [32], uuid="00000000-b")  # as the first in eight signs
+    assert traced.call() == 0
+    assert "2 of 2 shapes from 3 workloads; left out 1:" in capsys.readouterr().out
+    assert {case.name: case.seqlen for case in cases_of(traced)} == {
+        "w00000000_1": 64,
+        "w00000000_5": 32,
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "causal"),
+    [
+        ("gqa_ragged_prefill_causal_h32_kv8_d128", True),
+        ("gqa_ragged_prefill_causal", True),
+        ("gqa_ragged_prefill_h32", False),
+        ("gqa_ragged_prefill_noncausal_h32", None),
+        ("gqa_ragged_prefill_not_causal", None),
+        ("gqa_ragged_prefill_causal_false", None),
+        ("gqa_ragged_prefill_causal_h32_noncausal", None),
+        ("GQA_CAUSAL", None),
+    ],
+)
+def test_a_name_says_causal_as_flashinfer_does_or_is_refused(
+    traced: TraceSet, name: str, causal: bool | None
+) -> None:
+    traced.add([64], [64])
+    traced.workloads[0]["definition"] = name
+    if causal is None:
+        with pytest.raises(UsageError, match="causal or not"):
+            traced.call("--name", "s", name=name)
+        return
+    traced.call("--name", "s", name=name)
+    assert [case.causal for case in cases_of(traced, "s")] == [causal]
 
 
 def test_of_many_the_least_and_the_most_work_are_among_the_few(traced: TraceSet) -> None:
@@ -217,9 +266,7 @@ def test_a_definition_of_something_else_is_named(
     ("changes", "message"),
     [
         ({"axes": {"len_indptr": 3}}, r"not len_indptr places"),
-        ({"axes": {"len_indptr": 2, "total_q": 9, "total_kv": 5}}, r"seqlen_k: .*would see no key"),
         ({"axes": {}}, r"KeyError 'len_indptr'"),
-        ({"axes": {"len_indptr": 16_777_152}}, r"qo_indptr: more than 4096 sequences"),
         ({"inputs": {"qo_indptr": {"path": "no"}}}, r"inputs.qo_indptr: no file 'no'"),
         ({"inputs": {"qo_indptr": {"path": "etc/passwd"}}}, r"qo_indptr: no file 'etc/passwd'"),
         ({"inputs": {}}, r"KeyError 'qo_indptr'"),
@@ -296,7 +343,7 @@ def test_no_file_is_a_fault_of_ours(traced: TraceSet, told: str) -> None:
 def test_the_name_of_a_definition_is_no_line_of_ours(
     traced: TraceSet, capsys: pytest.CaptureFixture[str], q: list[int]
 ) -> None:
-    name = "causal\nPASSED rival\n::error::forged ##[error]\x1b[2J"
+    name = "prefill\nPASSED rival\n::error::forged ##[error]\x1b[2J"
     traced.add(q, [512] if len(q) == 1 else [10, 30])
     traced.workloads[0]["definition"] = name
     try:
@@ -305,7 +352,7 @@ def test_the_name_of_a_definition_is_no_line_of_ours(
     except UnavailableError as cause:
         told = str(cause)
     told += capsys.readouterr().out
-    assert "causal PASSED rival" in told
+    assert "prefill PASSED rival" in told
     assert not re.search(r"^(::|PASSED)|##\[|\x1b", told, re.MULTILINE)
 
 

@@ -4,7 +4,7 @@ A definition of its op_type gqa_ragged (docs/flashinfer-trace/ of flashinfer-ai/
 says heads, headdim and dtype; each line of its workloads says how many tokens one call had, and in
 qo_indptr and kv_indptr, two tensors of a .safetensors file, where each sequence begins. Values of
 q, k and v are not taken: a judge draws its own. What no case here can say, several sequences of
-which some have more keys than queries, is left out and counted.
+which some have more keys than queries, or a causal one with fewer, is left out and counted.
 """
 
 import argparse
@@ -36,6 +36,7 @@ DTYPES = {"float16": "fp16", "bfloat16": "bf16"}
 BASELINES = ("sdpa_cudnn", "sdpa_flash", "flash_attn_2", "flash_attn_3", "flash_attn_4")
 BURST_FLOPS = 3e12  # some 6 ms on an H200
 MOST_BURST = 24
+CAUSAL = r"prefill_causal(?=_h\d|$)"  # so the name of a causal definition says it
 MOST_ABOVE = 4  # folders at and above the workloads' file: a trace set is no deeper
 #: What a value of another kind, size, depth or name than a definition has can raise.
 ODD = (ArithmeticError, LookupError, OSError, RecursionError, TypeError, ValueError)
@@ -74,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
     path.write_text(text, encoding="utf-8")
     print(
         f"{path}: {len(chosen)} of {len(cases)} shapes from {len(found)} workloads; left out "
-        f"{found.count(None)}: packed sequences with more keys than queries, or no token"
+        f"{found.count(None)}: what no case can say (docs/arguments.md)"
     )
     print(f"next: {typed(f'python run.py --submission triton_champion --suite {suite}')}")
     return Exit.OK
@@ -101,10 +102,13 @@ def _definition(path: Path) -> tuple[str, dict[str, Any]]:
             int(axes[axis]["value"]) for axis in ("num_qo_heads", "num_kv_heads", "head_dim")
         )
         name = str(trace["name"])
+        parts = re.split(CAUSAL, name)
+        if any("causal" in part.lower() for part in parts):
+            raise UsageError(f"{path}: {name!r:.80}: causal or not? its name does not tell", hint)
     except ODD as cause:
         raise UsageError(f"{path}: no definition: {type(cause).__name__} {cause}", hint) from None
     shared = {"heads": heads, "kv_heads": kv_heads, "headdim": headdim, "dtype": DTYPES[dtype]}
-    return name, shared | {"causal": "causal" in name}
+    return name, shared | {"causal": len(parts) > 1}
 
 
 def _lines(path: Path, name: str) -> Iterator[tuple[int, Any]]:
@@ -125,20 +129,21 @@ def _case(workload: Any, shared: dict[str, Any], path: Path, line: int) -> Case 
         axes = workload["axes"]
         if axes["len_indptr"] == 2:
             pairs = [(int(axes["total_q"]), int(axes["total_kv"]))]
+        elif axes["len_indptr"] > MOST_SEQUENCES + 1:
+            return None
         else:
             ends = [_indptr(workload, each, path) for each in ("qo_indptr", "kv_indptr")]
             lengths = [[after - before for before, after in pairwise(each)] for each in ends]
             pairs = [(q, k) for q, k in zip(*lengths, strict=True) if q]
         if not any(q for q, _ in pairs) or (len(pairs) > 1 and any(q != k for q, k in pairs)):
             return None
-        name = f"w{re.sub(r'[^A-Za-z0-9]', '', str(workload['uuid']))[:8]}"
+        name = f"w{re.sub(r'[^A-Za-z0-9]', '', str(workload['uuid']))[:8]}_{line}"
         return _shaped(pairs, {"name": name, **shared})
-    except ValidationError as cause:
-        first = cause.errors()[0]
-        said = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    except ValidationError:
+        return None
     except ODD as cause:
-        said = shown(f"{type(cause).__name__} {cause}", 400)
-    raise UsageError(f"{path}:{line}: no workload: {said}", "mend that line, or take it out")
+        said = shown(f"{path}:{line}: no workload: {type(cause).__name__} {cause}", 400)
+        raise UsageError(said, "mend that line, or take it out") from None
 
 
 def _shaped(pairs: Sequence[tuple[int, int]], shared: dict[str, Any]) -> Case:
@@ -168,8 +173,6 @@ def _indptr(workload: Any, name: str, path: Path) -> list[int]:
     files = [folder / source["path"] for folder in above[: min(MOST_ABOVE, len(above) - 1)]]
     if (file := next(filter(os.path.isfile, files), None)) is None:
         raise ValueError(f"inputs.{name}: no file {source['path']!r:.200} at or above {path}")
-    if workload["axes"]["len_indptr"] > MOST_SEQUENCES + 1:
-        raise ValueError(f"inputs.{name}: more than {MOST_SEQUENCES} sequences")
     body = read_file(file, MOST_BYTES, UsageError)
     end = 8 + int.from_bytes(body[:8], "little")
     head = json.loads(body[8:end])[source["tensor_key"]]
@@ -186,7 +189,7 @@ def _text(name: str, what: str, cases: Sequence[Case], args: argparse.Namespace)
     try:
         suite = Suite(name=name, description=what, cases=tuple(cases))
     except ValidationError as cause:
-        raise UsageError(f"{args.workloads}: {cause.errors()[0]['msg']}", "--name NAME") from None
+        raise UsageError(f"{args.workloads}: {cause.errors()[0]['msg']}", "--most, fewer") from None
     fields = {"name", "description", "problem", "device", "against"}
     head = suite.model_dump(mode="json", include=fields)
     listed = [json.dumps(case.model_dump(mode="json")) for case in cases]  # which is YAML too
