@@ -67,8 +67,7 @@ exit codes: 0 done · 1 a submission failed, or cannot be read · 2 usage or har
 #: Any of these flags makes a campaign of a run.
 MANY = ("engine", "gpus", "per_unit", "resume")
 ALONE = ("-h", "--help", "-V", "--version")
-MAKERS = ("export", "import", "init")  # which write where they are told to, and nothing else
-ASKED: dict[str, Any] = {}  # what the parser found last
+ASKED: dict[str, Any] = {}  # what the parser found
 
 
 def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -104,7 +103,6 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     for name in COMMANDS:
         add_command(subparsers, name, whole=words[0] == name)
     args = parser.parse_args(words)
-    ASKED.clear()
     ASKED.update(vars(args))
     if args.command == "run" and not args.submission:
         raise UsageError(
@@ -265,12 +263,11 @@ def _code_of(main: Callable[[], int]) -> int:
         return Exit.UNAVAILABLE
     except Exception as cause:
         if isinstance(cause, OSError) and cause.errno == errno.ENAMETOOLONG:  # of any command
-            said = shown(
-                f"error: longer than a path may be, or a link to one: {cause.filename}", 200
-            )
+            said = "error: longer than a path may be, or a link to one:"
+            said = shown(f"{said} {cause.filename}", 200)
             print(plain_text(f"{said}\n  next: name a shorter one"), file=sys.stderr)
             return Exit.USAGE
-        if isinstance(cause, OSError) and ASKED.get("command") in MAKERS:
+        if isinstance(cause, OSError) and ASKED.get("command") in ("export", "import", "init"):
             said = shown(f"error: {cause}", 400)
             print(plain_text(f"{said}\n  next: another place, or `ls -ld` there"), file=sys.stderr)
             return Exit.STORAGE

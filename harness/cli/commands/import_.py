@@ -36,7 +36,6 @@ DTYPES = {"float16": "fp16", "bfloat16": "bf16"}
 BASELINES = ("sdpa_cudnn", "sdpa_flash", "flash_attn_2", "flash_attn_3", "flash_attn_4")
 BURST_FLOPS = 3e12  # some 6 ms on an H200
 MOST_BURST = 24
-CAUSAL = r"prefill_causal(?=_h\d|$)"  # so the name of a causal definition says it
 MOST_ABOVE = 4  # folders at and above the workloads' file: a trace set is no deeper
 #: What a value of another kind, size, depth or name than a definition has can raise.
 ODD = (ArithmeticError, LookupError, OSError, RecursionError, TypeError, ValueError)
@@ -102,7 +101,7 @@ def _definition(path: Path) -> tuple[str, dict[str, Any]]:
             int(axes[axis]["value"]) for axis in ("num_qo_heads", "num_kv_heads", "head_dim")
         )
         name = str(trace["name"])
-        parts = re.split(CAUSAL, name)
+        parts = re.split(r"prefill_causal(?=_h\d|$)", name)  # as a causal definition is called
         if any("causal" in part.lower() for part in parts):
             raise UsageError(f"{path}: {name!r:.80}: causal or not? its name does not tell", hint)
     except ODD as cause:
@@ -189,7 +188,9 @@ def _text(name: str, what: str, cases: Sequence[Case], args: argparse.Namespace)
     try:
         suite = Suite(name=name, description=what, cases=tuple(cases))
     except ValidationError as cause:
-        raise UsageError(f"{args.workloads}: {cause.errors()[0]['msg']}", "--most, fewer") from None
+        raise UsageError(
+            f"{args.workloads}: {cause.errors()[0]['msg']}", "a smaller --most"
+        ) from None
     fields = {"name", "description", "problem", "device", "against"}
     head = suite.model_dump(mode="json", include=fields)
     listed = [json.dumps(case.model_dump(mode="json")) for case in cases]  # which is YAML too

@@ -51,8 +51,7 @@ def run(args: argparse.Namespace) -> int:
         raise UnavailableError(f"{source}: no {args.template} template here", "install it again")
     away = VARIABLE not in os.environ and not Path.cwd().is_relative_to(HOME)
     if root is None or (root == HOME and away):  # our checkout is nobody's project out there
-        folder = Path(args.name)
-        _must_be_free(folder, "take another name")
+        folder = _free(Path(args.name), "take another name")
         for name, text in _texts(name=folder.name, version=__version__).items():
             if name != NOTES:  # its submission's
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -62,9 +61,8 @@ def run(args: argparse.Namespace) -> int:
         return Exit.OK
     if args.name in reserved(root):
         raise UsageError(f"'{args.name}' stands for a baseline, or for all", "take another name")
-    target = root / "submissions" / args.name
-    _must_be_free(target, f"python run.py --submission {args.name}, or take another name")
-    _start(target, source, args)
+    hint = f"python run.py --submission {args.name}, or take another name"
+    _start(_free(root / "submissions" / args.name, hint), source, args)
     print(typed(f"next: python run.py --submission {args.name}"))
     return Exit.OK
 
@@ -78,9 +76,10 @@ def _texts(**filled: str) -> dict[str, str]:
     return found
 
 
-def _must_be_free(folder: Path, hint: str) -> None:
+def _free(folder: Path, hint: str) -> Path:
     if os.path.lexists(folder):
         raise UsageError(f"{folder} is there already", hint)
+    return folder
 
 
 def _start(target: Path, source: Path, args: argparse.Namespace) -> None:
