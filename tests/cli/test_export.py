@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -187,6 +188,42 @@ def test_project_file_licence_and_readme(pair: Path) -> None:
     readme = (pair / "README.md").read_text()
     assert "| hdim64_seq4k |" in readme
     assert "`triton_backward` has no row on a board" in readme
+
+
+def test_a_wheel_holds_all_of_it_whatever_a_repository_around_ignores(tmp_path: Path) -> None:
+    pytest.importorskip("hatchling")
+    entry = late(tmp_path / "one", FORWARD, 1.0)
+    (tmp_path / "results").mkdir()
+    subprocess.run(["git", "init", "-q", tmp_path], check=True)
+    (tmp_path / ".gitignore").write_text("*.json\n*.jsonl\nlib/\nwinner/\n")
+    words = (entry, "--unjudged", "--results", tmp_path / "results")
+    assert call(tmp_path / "winner", *words) == 0
+    done = python(tmp_path / "winner", "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path)
+    assert done.returncode == 0, done.stderr
+    (wheel,) = tmp_path.glob("*.whl")
+    home = tmp_path / "winner" / "attnboard_one"
+    there = {f"attnboard_one/{p.relative_to(home)}" for p in home.rglob("*") if p.is_file()}
+    assert there < set(zipfile.ZipFile(wheel).namelist())
+    assert "attnboard_one/forward/lib/a.py" in there
+
+
+@pytest.mark.parametrize(
+    ("line", "way"),
+    [
+        ("from importlib import import_module", "import_module"),
+        ("kept = sys.modules['helper']", "sys.modules"),
+        ("sys.path.insert(0, here)", "sys.path"),
+        ("this = sys.modules[__name__]", None),
+    ],
+)
+def test_ways_to_a_module_that_a_package_does_not_go_are_told(
+    tmp_path: Path, line: str, way: str | None
+) -> None:
+    entrant = entrant_of("triton_template")
+    odd = entrant.model_copy(update={"files": (*entrant.files, ("odd.py", line.encode()))})
+    notes = bundle.write(tmp_path / "out", "mine", Part(odd, (), ()), None)
+    told = [note for note in notes if "find each other by `import`, not by" in note]
+    assert [note.split()[-1] for note in told] == [way] * bool(way)
 
 
 def test_other_bytes_than_the_judged_are_seen(pair: Path, tmp_path: Path) -> None:
@@ -475,10 +512,13 @@ FORWARD = ("forward(q, k, v, causal=True, sm_scale=None, return_lse=False)",
 BACKWARD = ("backward(q, k, v, o, lse, do, causal=True, sm_scale=None)",
             "(do * SCALE,) * 3")  # fmt: skip
 MIXED = """\
+from concurrent.futures import ThreadPoolExecutor
 import sys, torch, lib.a
 import attnboard_one as one, attnboard_two as two
 
 v = torch.ones(1, 1, 8, 32, dtype=torch.float16)
+with ThreadPoolExecutor(8) as pool:  # the first calls of all
+    assert set(pool.map(lambda _: one.attention(v, v, v).unique().item(), range(8))) == {1}
 for package, scale in (one, 1), (two, 2), (one, 1):
     assert package.attention(v, v, v).unique().item() == scale
 q = v.clone().requires_grad_()

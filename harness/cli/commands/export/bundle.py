@@ -24,6 +24,7 @@ LICENCES = ("LICENSE", "LICENSE.txt", "LICENSE.md", "COPYING")
 #: What pip may fetch for a package. Whatever else a manifest names is its author's choice alone.
 FETCHED = {"torch", "triton", "numpy", "cuda-bindings", "nvidia-cutlass-dsl"}
 FETCHED |= {"flash-attn", "flash-attn-4", "flashinfer-python"}
+BY_NAME = rb"import_module|sys\.(modules(?!\[__name__\])|path)\b"  # ways to a module but `import`
 APACHE = "Apache-2.0"  # this project's own, whose text lies in its root
 
 PYPROJECT = """\
@@ -39,8 +40,9 @@ readme = "README.md"
 requires-python = ">=3.10"{license}
 dependencies = {dependencies}
 
-[tool.hatch.build.targets.wheel]
-packages = [{package}]
+[tool.hatch]
+build.ignore-vcs = true
+build.targets.wheel.packages = [{package}]
 """
 LSE_UNJUDGED = """\
 In training the forward is asked for `lse` as well, and its records do not say that anybody judged
@@ -56,6 +58,8 @@ def package_name(part: Part) -> str:
 def write(folder: Path, package: str, forward: Part, backward: Part | None) -> list[str]:
     """Make `folder`, which is not there, or is empty. Returns what its reader should know."""
     home = folder / package
+    licence = licence_text(forward)
+    notes = [] if licence else ["the entry brings no text of its licence; add a LICENSE to FOLDER"]
     home.mkdir(parents=True)
     for path in sorted(CODE.glob("*.py")):
         (home / path.name).write_bytes(path.read_bytes())
@@ -68,15 +72,18 @@ def write(folder: Path, package: str, forward: Part, backward: Part | None) -> l
                 path = home / name / file
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(body)
+            python = b"\n".join(body for file, body in part.entrant.files if file.endswith(".py"))
+            if way := re.search(BY_NAME, python):
+                said = f"{part.entrant.name}: a package's files find each other by `import`, not by"
+                notes.append(f"{said} {way[0].decode()}")
     (home / "evidence.json").write_text(json.dumps(evidence, indent=1) + "\n", encoding="utf-8")
-    if (licence := licence_text(forward)) is not None:
+    if licence is not None:
         (folder / "LICENSE").write_bytes(licence)
     (folder / "pyproject.toml").write_text(_pyproject(package, forward, backward), encoding="utf-8")
     (folder / "README.md").write_text(_readme(package, forward, backward), encoding="utf-8")
-    notes = [] if licence else ["the entry brings no text of its licence; add a LICENSE to FOLDER"]
     if NO_GPU in forward.capabilities:
         notes.append("a CPU alone has judged it: on a GPU PyTorch computes, unless with --unjudged")
-    if _unjudged_lse(forward):
+    if forward.returns_lse and not forward.lse_judged:
         name = forward.entrant.name
         notes.append(
             f"nobody has judged the lse that {name} gives in training; the package says so, too. "
@@ -87,10 +94,6 @@ def write(folder: Path, package: str, forward: Part, backward: Part | None) -> l
             f"pip installs no {', '.join(others)} with it: do so yourself if you trust them"
         )
     return notes
-
-
-def _unjudged_lse(forward: Part) -> bool:
-    return forward.returns_lse and not forward.lse_judged
 
 
 def licence_text(part: Part) -> bytes | None:
@@ -141,7 +144,7 @@ def _readme(package: str, forward: Part, backward: Part | None) -> str:
         if backward
         else "It has no backward: PyTorch computes the forward again for the gradients.",
         claims=_claims(forward),
-        unjudged=LSE_UNJUDGED if _unjudged_lse(forward) else "",
+        unjudged=LSE_UNJUDGED if forward.returns_lse and not forward.lse_judged else "",
         trains=f"with gradients {_claims(backward)}" if backward else "gradients are PyTorch's",
         table="\n".join(_table(forward)) + "\n" + ("\n".join(_table(backward)) if backward else ""),
         license=safe(manifest.license) or "none named",

@@ -14,11 +14,11 @@ from harness.board import query
 from harness.catalog.entrants import find_entrants
 from harness.cli.commands.export.bundle import package_name, write
 from harness.cli.commands.export.evidence import Part, lines_of, rows_of
-from harness.errors import Exit, UnavailableError, UsageError, typed
+from harness.errors import Exit, UnavailableError, UsageError
 from harness.problems import get_problem
 from harness.problems.base import RETURN_LSE
 from harness.process.project import base
-from harness.schema import Entrant, Kind
+from harness.schema import Kind
 
 FORWARD, BACKWARD = "attention_forward", "attention_backward"
 
@@ -87,16 +87,10 @@ def _part(args: argparse.Namespace, name: str, problem: str, strided: bool) -> P
     if args.unjudged and rows and rows[0][0].is_cpu:
         rows = []  # which would leave every call on a GPU to PyTorch
     if not rows and not args.unjudged:
-        raise _unjudged(entrant, {head.source_sha256 for head in mine})
+        why = "no record of it passed on every shape"
+        if mine and entrant.source_sha256 not in (judged := {h.source_sha256 for h in mine}):
+            others = ", ".join(sorted(source[:16] for source in judged))
+            why = f"these bytes are source {entrant.source_sha256[:16]}, judged were {others}"
+        hint = f"python run.py --submission {entrant.name}, or --unjudged for one without evidence"
+        raise UnavailableError(f"{entrant.name}: {why}", hint)
     return Part(entrant, tuple(rows), tuple(lines_of(rows, heads)), strided)
-
-
-def _unjudged(entrant: Entrant, judged: set[str]) -> UnavailableError:
-    run = typed(f"python run.py --submission {entrant.name}")
-    why = "no record of it passed on every shape"
-    if judged and entrant.source_sha256 not in judged:
-        others = ", ".join(sorted(source[:16] for source in judged))
-        why = f"these bytes are source {entrant.source_sha256[:16]}, judged were {others}"
-    return UnavailableError(
-        f"{entrant.name}: {why}", f"{run}, or --unjudged for a package without evidence"
-    )

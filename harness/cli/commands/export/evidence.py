@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 from harness.board import record
@@ -14,6 +15,8 @@ from harness.schema import Claims, Entrant, Result, Status
 
 Judged = tuple[Board, Row]
 NO_GPU = "0.0"  # the capability of a CPU
+OUTCOME = attrgetter("status", "source_sha256", "problem")
+OF_A_MANIFEST = {"author", "description", "language", "license", "problem"}
 OF_A_RESULT = {
     *("config", "case", "latency_ms", "tflops", "peak_pct", "speedup", "numerics_class"),
     *("max_diff", "integrity", "date", "run", "harness_commit"),
@@ -77,9 +80,8 @@ class Part:
     def as_json(self, records: str) -> dict[str, Any]:
         """As it stands in evidence.json; `records` is the file that holds its lines."""
         manifest = self.entrant.manifest
-        said = {"author", "description", "language", "license", "problem"}
         return {
-            **manifest.model_dump(include=said),
+            **manifest.model_dump(include=OF_A_MANIFEST),
             "entry": self.entrant.name,
             "entry_file": manifest.entry,
             "function": get_problem(manifest.problem).function,
@@ -99,9 +101,8 @@ class Part:
 
 def _kinds(results: Iterable[Result]) -> list[tuple[int, str, bool, bool, str]]:
     judged = ((r.case, r.machine.capability if r.machine.has_gpu else NO_GPU) for r in results)
-    return sorted(
-        {(c.headdim, c.dtype.value, bool(c.kv_heads), bool(c.seqlen_k), on) for c, on in judged}
-    )
+    grouped = ((c.headdim, c.dtype.value, bool(c.kv_heads), bool(c.seqlen_k), g) for c, g in judged)
+    return sorted(set(grouped))
 
 
 def rows_of(entrant: Entrant, found: Leaderboard) -> list[Judged]:
@@ -116,12 +117,8 @@ def rows_of(entrant: Entrant, found: Leaderboard) -> list[Judged]:
     each = (result for _, row in mine for result in (*row.results, *row.hidden))
     if any(result.status in WRONG for result in each):  # a model asks for any shape
         return []
-    told = {(Status.PASSED, entrant.source_sha256, entrant.manifest.problem)}
-    rows = [
-        (board, row)
-        for board, row in mine
-        if {(r.status, r.source_sha256, r.problem) for r in row.results} == told
-    ]
+    passed = (Status.PASSED, entrant.source_sha256, entrant.manifest.problem)
+    rows = [pair for pair in mine if set(map(OUTCOME, pair[1].results)) == {passed}]
     return sorted(rows, key=lambda r: (not r[1].pick.machine.has_gpu, r[0].suite != official))
 
 
