@@ -103,6 +103,7 @@ def gone(work: Path) -> None:
         (edit("submissions/mine/a b.py"), "plain letters"),
         (edit("submissions/mine/$(id).py"), "plain letters"),
         (edit("submissions/mine/lib.so"), "kind '.so'"),
+        (edit("submissions/mine/dist/kern.py"), "a folder that .gitignore names"),
         (edit("submissions/mine/conftest"), "kind ''"),
         (edit("submissions/mine/pyproject.toml"), "kind '.toml'"),
         (edit("submissions/mine/big.py", "x" * (2 << 20)), "at most 1024"),
