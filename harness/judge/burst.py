@@ -238,6 +238,9 @@ class WorkerLink:
             self.own_time.rehearsed(key, self, withheld.reveal_ms())
         finally:
             withheld.restore()
+            for copy in copies[1]:
+                copy.zero_()  # or the worker had them, all right, before its clock runs
+            self._sync()
 
     def _gated(
         self,

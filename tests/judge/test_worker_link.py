@@ -73,6 +73,7 @@ def test_a_rehearsal_is_done_a_few_times_in_the_workers_own_memory(monkeypatch):
     for _ in range(5):
         found.rehearse(asked)
         assert torch.equal(q, true)
+        assert not found.inputs.room.any(), "the worker may look before its burst begins"
     assert seen == [(True, False)] * 3
     assert evicted == [0, 1, 2], "a single call's inputs are read from memory, as in a long burst"
     assert found.own_time.beyond(((spec,), 1), 1.0, 0.3, found) == pytest.approx(0.7)
