@@ -120,7 +120,8 @@ def stands(then: Result, row: Row) -> bool:
     if now is None or doubtful(then) or unfit(then):
         return False
     less_exact = then.numerics_class != "exact" and now.numerics_class == "exact"
-    return not less_exact and (not same_bits_as(then.likeness) or bool(same_bits_as(now.likeness)))
+    was, is_now = (bool(same_bits_as(r.likeness, r.case.dtype)) for r in (then, now))
+    return not less_exact and (not was or is_now)
 
 
 def libraries(result: Result) -> tuple[str, ...]:

@@ -75,7 +75,7 @@ class Row:
         """A submission that launched a library's attention or matrix products on some config."""
         if self.pick.kind is not Kind.SUBMISSION:
             return False
-        classes = {rivals.classify(r.kernels, r.likeness) for r in self._timed}
+        classes = {rivals.classify(r.kernels, r.likeness, r.case.dtype) for r in self._timed}
         return bool(classes & {rivals.LIBRARY, rivals.MIXED})
 
     @property

@@ -29,7 +29,7 @@ from typing import Protocol
 from harness.measure import stats
 from harness.measure.stats import Interval
 from harness.measure.stopping import level_of
-from harness.schema import Front, Kind, Result, Status, times_ms
+from harness.schema import Dtype, Front, Kind, Result, Status, times_ms
 
 
 class Libraries(Protocol):
@@ -238,17 +238,21 @@ TORCH_WORK = re.compile(r"softmax|reduce_kernel|triu_tril|at::native::.*(norm|cu
 
 #: Results that agree with a library's in this share of their elements are that library's. Gradients
 #: in bf16 of an honest kernel agree with flash's in up to 0.99954 (719 tokens on an H200).
-SAME_BITS = 0.9999
+SAME_BITS = {Dtype.FP16: 0.999, Dtype.BF16: 0.9999}
 
 
-def same_bits_as(likeness: Mapping[str, float]) -> str:
+def same_bits_as(likeness: Mapping[str, float], dtype: Dtype) -> str:
     """The library whose results a submission's timed results were, bit for bit; empty if none."""
-    return next((name for name, share in likeness.items() if share >= SAME_BITS), "")
+    return next((name for name, share in likeness.items() if share >= SAME_BITS[dtype]), "")
 
 
-def classify(names: Iterable[str], likeness: Mapping[str, float] = MappingProxyType({})) -> str:
+def classify(
+    names: Iterable[str],
+    likeness: Mapping[str, float] = MappingProxyType({}),
+    dtype: Dtype = Dtype.FP16,
+) -> str:
     """Return custom, library, mixed or unknown for the kernels of one verified call."""
-    if same_bits_as(likeness):
+    if same_bits_as(likeness, dtype):
         return LIBRARY
     own = library = 0
     for name in names:

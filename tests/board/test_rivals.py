@@ -13,10 +13,10 @@ from harness.board.rank import Board, Row, leaderboard
 from harness.board.record import to_line
 from harness.board.render import markdown, page, picture
 from harness.board.render.heat_map import heat_map, loss_words, maps, summary, text_lines
-from harness.board.rivals import SAME_BITS, classify
+from harness.board.rivals import classify
 from harness.catalog.suites import load_suite
 from harness.cli.terminal import Terminal
-from harness.schema import Case, Kind, Result, Status
+from harness.schema import Case, Dtype, Kind, Result, Status
 from tests.board.factory import run_of, timed, times
 
 GRID = {c.name: c for c in load_suite("fa3_grid", Path("configs")).cases}
@@ -441,10 +441,18 @@ def test_bits_of_timed_results_outweigh_the_names(names: list[str]) -> None:
     assert classify(names, alike) == "library"
 
 
-@pytest.mark.parametrize("share", [0.0, 0.55, 0.9972, 0.99954, SAME_BITS - 1e-6])
-def test_kernels_of_one_algorithm_are_not_one_kernel(share: float) -> None:
-    """0.975: an own kernel beside `efficient`; 0.9972: FlashAttention-4 beside FlashAttention-2 (one H200)."""
-    assert classify(["attend"], {"flash": share}) == "custom"
+@pytest.mark.parametrize(
+    ("share", "dtype", "work"),
+    [
+        (0.975, Dtype.FP16, "custom"),  # an own kernel beside `efficient`
+        (0.9972, Dtype.FP16, "custom"),  # FlashAttention-4 beside FlashAttention-2
+        (0.99933, Dtype.FP16, "library"),  # cuDNN's with v doubled and the result halved
+        (0.99954, Dtype.BF16, "custom"),  # an own backward of 719 tokens beside flash's
+        (1.0, Dtype.BF16, "library"),
+    ],
+)
+def test_kernels_of_one_algorithm_are_not_one_kernel(share: float, dtype: Dtype, work: str) -> None:
+    assert classify(["attend"], {"flash": share}, dtype) == work
 
 
 def test_who_times_a_library_and_shows_an_own_kernel_is_ranked_with_libraries() -> None:

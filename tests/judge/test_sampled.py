@@ -12,7 +12,7 @@ from harness.board.rivals import SAME_BITS  # noqa: E402
 from harness.judge.numerics import likeness  # noqa: E402
 from harness.judge.sampled import Sampled  # noqa: E402
 from harness.problems import PROBLEMS  # noqa: E402
-from harness.schema import Case  # noqa: E402
+from harness.schema import Case, Dtype  # noqa: E402
 
 SIZE = 64 * 1024  # bytes of one output
 ROOM = 4 * SIZE
@@ -104,5 +104,5 @@ def test_a_library_is_known_again_and_the_definition_is_not_it(name):
         for library, results in found.items():
             assert len(results) == len(problem.outputs(CASE))
             again = dict(tensors.libraries(inputs, kwargs))
-            assert likeness(results, [(library, again[library])])[library] >= SAME_BITS
-        assert max(likeness(own, found.items()).values()) < SAME_BITS
+            assert likeness(results, [(library, again[library])])[library] >= SAME_BITS[Dtype.FP16]
+        assert max(likeness(own, found.items()).values()) < SAME_BITS[Dtype.FP16]

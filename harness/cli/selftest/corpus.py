@@ -341,7 +341,8 @@ def harmless(
 ) -> str:
     """Why a PASSED row is no success for its cheater, or an empty string."""
     shortest_ms = min((sample.latency_ms for sample in result.samples), default=0.0)
-    work, wanted_class = rivals.classify(result.kernels, result.likeness), expect.numerics_class
+    work = rivals.classify(result.kernels, result.likeness, result.case.dtype)
+    wanted_class = expect.numerics_class
     checks = [
         (expect.min_latency_ms, (result.latency_ms or 0) >= expect.min_latency_ms, TRUE_TIME),
         (expect.min_burst_ms, shortest_ms >= expect.min_burst_ms, f"{TRUE_TIME} in every burst"),
