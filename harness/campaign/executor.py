@@ -1,16 +1,17 @@
 """The interface of an engine: submit units, poll what they tell, cancel."""
 
+import importlib
 import json
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Protocol
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from harness.campaign.unit import Unit
 from harness.errors import UnavailableError
 from harness.process.messages import Line, Words
 from harness.process.text import shown
-from harness.schema import Finite, Machine
+from harness.schema import Finite, Frozen, Machine
 
 MOST_LINE_BYTES = 32 << 20  # the longest row has 10,000 blocks
 ENDLESS = f"a line of more than {MOST_LINE_BYTES >> 20} MiB"
@@ -64,29 +65,28 @@ def gone(label: str, why: str = "", at: str = "") -> Told:
     return Told(label, {"op": "gone", "why": why, "at": at})
 
 
-def package(name: str, extra: str) -> UnavailableError:
-    """An optional package that an engine needs is not here."""
-    said = f"UNAVAILABLE: Python package '{name}' is not installed"
-    return UnavailableError(said, f"pip install '.[{extra}]'")
+def package(name: str, extra: str) -> Any:
+    """An optional package that an engine needs; UnavailableError where it is not here."""
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        said = f"UNAVAILABLE: Python package '{name}' is not installed"
+        raise UnavailableError(said, f"pip install '.[{extra}]'") from None
 
 
-class _Line(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class _Hello(_Line):
+class _Hello(Frozen):
     op: Literal["hello"]
     where: Line
     machine: Machine
 
 
-class _Stage(_Line):
+class _Stage(Frozen):
     op: Literal["stage"]
     entry: Line
     text: Words
 
 
-class _Block(_Line):
+class _Block(Frozen):
     op: Literal["block"]
     config: Line
     done: int
@@ -94,27 +94,27 @@ class _Block(_Line):
     eta_s: Finite
 
 
-class _Note(_Line):
+class _Note(Frozen):
     op: Literal["note"]
     text: Words
 
 
-class _Row(_Line):
+class _Row(Frozen):
     op: Literal["result"]
     line: str
 
 
-class _Fault(_Line):
+class _Fault(Frozen):
     op: Literal["fault"]
     why: Words
 
 
-class _End(_Line):
+class _End(Frozen):
     op: Literal["end"]
 
 
 #: All that the process of a unit may say; `gone` is the engine's own word.
-_LINES: TypeAdapter[_Line] = TypeAdapter(
+_LINES: TypeAdapter[Frozen] = TypeAdapter(
     Annotated[_Hello | _Stage | _Block | _Note | _Row | _Fault | _End, Field(discriminator="op")]
 )
 

@@ -30,11 +30,7 @@ class RayCluster:
     def __init__(
         self, address: str | None, count: int | None, on_cpu: bool = False, module: str = MODULE
     ) -> None:
-        try:
-            import ray
-        except ImportError:
-            raise package("ray", "ray") from None
-        self._ray = ray
+        self._ray = ray = package("ray", "ray")
         self._module = module
         self._ours = not ray.is_initialized()
         try:

@@ -57,16 +57,12 @@ class Slurm:
         cluster: str | None = None,
         module: str = MODULE,
     ) -> None:
-        try:
-            import submitit
-        except ImportError:
-            raise package("submitit", "slurm") from None
+        self._submitit = submitit = package("submitit", "slurm")
         chosen = sbatch_options(options)
         self.places = self.window = count or ARRAY  # several arrays share no limit but this
         self._module = module
         self._folder = folder.resolve()
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._submitit = submitit
         self._executor = submitit.AutoExecutor(folder=self._folder / "logs", cluster=cluster)
         self.on_slurm = self._executor.cluster == "slurm"
         self._executor.update_parameters(**TASK)
