@@ -33,21 +33,16 @@ class Placement:
     slurm: tuple[str, ...] = ()  # options of sbatch, KEY=VALUE
     slurm_folder: Path = Path(".slurm")
 
-    @property
-    def is_remote(self) -> bool:
-        """Whether the GPUs may be elsewhere."""
-        return self.executor in REMOTE
-
     def sku_of(self, request: Request) -> str:
         """The kind of GPU that all units land on; empty: any (clusters, CPU suites)."""
-        here = not self.is_remote and request.suite.device == "gpu"
+        here = self.executor not in REMOTE and request.suite.device == "gpu"
         return self.sku or (request.machine.slug if here else "")
 
     def folder_of(self, request: Request) -> str:
         """Folder of results/ where this machine kind's records are."""
         if self.sku:
             return self.sku
-        if self.is_remote and request.suite.device == "gpu":
+        if self.executor in REMOTE and request.suite.device == "gpu":
             raise UsageError(
                 f"--engine {self.executor} --resume: which kind of GPU?",
                 "--sku NAME, a folder of results/, for example nvidia-h200",
