@@ -130,14 +130,9 @@ def losses(
     """
     found: dict[str, str] = {}
     for at, entry in enumerate(ranking):
-        beaten_by = 0
-        for rival in ranking[:at]:
-            if rival not in candidates:
-                continue
-            ratio = direct(times, rival, entry, level)
-            beaten_by += ratio is not None and ratio.low > 1.0
-            if beaten_by == places:
-                assert ratio is not None
-                found[entry] = f"{100 * (ratio.value - 1):.1f} % slower than {rival}"
-                break
+        rivals = [rival for rival in ranking[:at] if rival in candidates]
+        known = ((rival, direct(times, rival, entry, level)) for rival in rivals)
+        faster = ((rival, ratio.value) for rival, ratio in known if ratio and ratio.low > 1.0)
+        for rival, value in itertools.islice(faster, places - 1, places):
+            found[entry] = f"{100 * (value - 1):.1f} % slower than {rival}"
     return found
