@@ -237,23 +237,15 @@ def exact_rows(
     """
     total, first, rows, out = inputs[0].shape[2], 0, [], []
     for one in sequences(inputs, 3):
-        seqlen = one[0].shape[2]
-        mine, exact = _exact_rows(one, kwargs, generator, -(-SAMPLED_ROWS * seqlen // total))
-        heads = torch.arange(mine.shape[0], device=mine.device)
-        rows.append((mine + first + total * heads[:, None]).flatten())
-        out.append(exact.flatten(0, 1))
+        q, k, v = (tensor.flatten(0, 1) for tensor in one)  # [H, S, D], all heads of the batch
+        heads, seqlen, headdim = q.shape
+        mine = draw_rows(heads, seqlen, generator, -(-SAMPLED_ROWS * seqlen // total))  # [H, R]
+        numbers = torch.arange(heads, device=mine.device)
+        rows.append((mine + first + total * numbers[:, None]).flatten())
+        at_once = max(1, CHUNK_ELEMENTS // (2 * k.shape[1] * headdim))
+        out.append(_exact_at(q, k, v, kwargs, mine, at_once).flatten(0, 1))
         first += seqlen
     return ((torch.cat(rows), torch.cat(out)),)
-
-
-def _exact_rows(
-    one: tuple[Tensor, ...], kwargs: Kwargs, generator: torch.Generator, wanted: int
-) -> tuple[Tensor, Tensor]:
-    """About `wanted` rows of one sequence: their numbers [H, R], and O there [H, R, D]."""
-    q, k, v = (tensor.flatten(0, 1) for tensor in one)  # [H, S, D], all heads of the batch
-    rows = draw_rows(q.shape[0], q.shape[1], generator, wanted)  # [H, R], rising in each head
-    at_once = max(1, CHUNK_ELEMENTS // (2 * k.shape[1] * q.shape[2]))
-    return rows, _exact_at(q, k, v, kwargs, rows, at_once)
 
 
 def _exact_at(
