@@ -32,15 +32,6 @@ class Draw(Shaped):
     seqlen_k: Count | None = None
     seqlens: tuple[Count, ...] = Field(default=(), max_length=4096)
 
-    def shape_of(self, output: str) -> Shape:
-        """(batch, heads, seqlen, headdim) of one output; dk and dv lie as k and v do; lse has 1."""
-        batch, heads, seqlen, headdim = self.shape
-        if output == "lse":
-            return (batch, heads, seqlen, 1)
-        if output not in ("dk", "dv"):
-            return self.shape
-        return (batch, self.kv_heads or heads, self.seqlen_k or seqlen, headdim)
-
 
 class Mismatch(Frozen):
     """The farthest output of a burst beside the reference, element by element.
@@ -72,8 +63,11 @@ class Mismatch(Frozen):
 
     @property
     def shape(self) -> Shape:
-        """(batch, heads, seqlen, headdim) of this output."""
-        return self.draw.shape_of(self.output)
+        """(batch, heads, seqlen, headdim) of this output: dk and dv lie as k and v, lse has 1."""
+        draw, (batch, heads, seqlen, headdim) = self.draw, self.draw.shape
+        if self.output in ("dk", "dv"):
+            return (batch, draw.kv_heads or heads, draw.seqlen_k or seqlen, headdim)
+        return (batch, heads, seqlen, 1 if self.output == "lse" else headdim)
 
     def words(self) -> str:
         """`64 of 512 elements wrong in rows 4 to 7 of head 1; worst o[0, 1, 4, 13]: …`."""
