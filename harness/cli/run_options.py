@@ -162,18 +162,14 @@ def stopping_rule(args: argparse.Namespace) -> StoppingRule:
 
 def _refuse_idle(args: argparse.Namespace) -> None:
     """A flag that would do nothing is a mistake of its typist: `--sku` alone chooses no GPU."""
-    for flag in ("check", "fail_fast") if is_campaign(args) else ():
-        if getattr(args, flag):
-            raise UsageError(
-                f"--{flag.replace('_', '-')} is for one run, not for the units of a campaign",
-                "leave out --engine, --gpus, --per-unit and --resume",
-            )
-    for flag in PLACING if not is_campaign(args) else ():
-        if getattr(args, flag) is not None:
-            raise UsageError(
-                f"--{flag.replace('_', '-')} places the units of a campaign, and this is one run",
-                "add --gpus 1, or leave it out (docs/many-gpus.md)",
-            )
+    many, said = is_campaign(args), "places the units of a campaign, and this is one run"
+    hint = "add --gpus 1, or leave it out (docs/many-gpus.md)"
+    if many:
+        said = "is for one run, not for the units of a campaign"
+        hint = "leave out --engine, --gpus, --per-unit and --resume"
+    for flag in ("check", "fail_fast") if many else PLACING:
+        if getattr(args, flag) not in (None, False):
+            raise UsageError(f"--{flag.replace('_', '-')} {said}", hint)
 
 
 def percent(text: str) -> float:
