@@ -44,10 +44,8 @@ def _flags() -> dict[str, list[str]]:
         name: ["--root"]
         + sorted(
             flag
-            for action in one._actions
-            if action.help != argparse.SUPPRESS
-            for flag in action.option_strings
-            if flag.startswith("--")
+            for flag, action in one._option_string_actions.items()
+            if flag.startswith("--") and action.help != argparse.SUPPRESS
         )
         for name, one in sorted(subparsers.choices.items())
     }
