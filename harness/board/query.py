@@ -112,11 +112,10 @@ class SharedRuns:
             if set(configs) <= mine[run].keys() & theirs[run].keys():
                 chosen = [side[run][config] for config in configs for side in (mine, theirs)]
                 found, damaged = record.read(chosen)
-                worse = _held_worse(found, least)
-                ratios = [] if damaged or worse else map(direct_on, found[::2], found[1::2])
-                known = [ratio for ratio in ratios if ratio]
-                if len(known) == len(configs):
-                    return stats.geomean(known)
+                ratios = [] if damaged else [*map(direct_on, found[::2], found[1::2])]
+                paired = stats.geomean_of_all(ratios)
+                if paired and not _held_worse(found, least):
+                    return paired
         return None
 
 

@@ -281,8 +281,7 @@ def _rivals(
     for other in others:
         doubts = _doubts(board, entry, other)
         ratios = _ratios(board, beside, entry, other)
-        known = [ratio for ratio in ratios if ratio]
-        whole = stats.geomean(known) if len(known) == len(ratios) else None
+        whole = stats.geomean_of_all(ratios)
         cells = [
             f"{r.value:.3f}{doubt} [{r.low:.3f}, {r.high:.3f}]" if r else "–"
             for r, doubt in zip(ratios, doubts, strict=True)

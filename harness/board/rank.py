@@ -363,9 +363,7 @@ def _tied(a: Row, b: Row, configs: Sequence[str], beside: Beside) -> bool:
 
 def direct(a: Row, b: Row, configs: Sequence[str]) -> Interval | None:
     """How many times faster `a` is than `b`, where both ran side by side on every config."""
-    ratios = [direct_on(a.on(config), b.on(config)) for config in configs]
-    known = [ratio for ratio in ratios if ratio]
-    return stats.geomean(known) if known and len(known) == len(ratios) else None
+    return stats.geomean_of_all([direct_on(a.on(config), b.on(config)) for config in configs])
 
 
 def by_todays_rule(result: Result, base: Result | None) -> Result:

@@ -186,10 +186,10 @@ def _moves(mine: Both, others: Sequence[Both]) -> list[Interval]:
     found = []
     for other in others:
         hidden = direct_on(mine[0], other[0])
-        near = [direct_on(a, b) for a, b in zip(mine[1], other[1], strict=True)]
-        known = [ratio for ratio in near if ratio]
-        if hidden and known and len(known) == len(near):
-            found.append(stats.quotient(stats.geomean(known), hidden))
+        both = zip(mine[1], other[1], strict=True)
+        near = stats.geomean_of_all([direct_on(a, b) for a, b in both])
+        if hidden and near:
+            found.append(stats.quotient(near, hidden))
     return found
 
 

@@ -203,6 +203,12 @@ def geomean(ratios: Sequence[Interval]) -> Interval:
     return Interval(_exp(centre), _exp(centre - down), _exp(centre + up))
 
 
+def geomean_of_all(ratios: Sequence[Interval | None]) -> Interval | None:
+    """The same; None where one of them is missing, or all are."""
+    known = [ratio for ratio in ratios if ratio]
+    return geomean(known) if known and len(known) == len(ratios) else None
+
+
 def quotient(a: Interval, b: Interval) -> Interval:
     """A / b of two ratios that were measured apart, each against the same baseline (MOVER)."""
     centre = math.log(a.value) - math.log(b.value)  # their quotient may be no float

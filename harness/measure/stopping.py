@@ -78,8 +78,8 @@ def level_of(looks: int) -> float:
 
 def direct(times: Times, a: str, b: str, level: float) -> Interval | None:
     """How many times faster `a` is than `b`: geometric mean of the paired ratios of all configs."""
-    found = [stats.speedup(of.get(b, {}), of.get(a, {}), level) for of in times.values()]
-    return stats.geomean([f for f in found if f]) if found and all(found) else None
+    each = [stats.speedup(of.get(b, {}), of.get(a, {}), level) for of in times.values()]
+    return stats.geomean_of_all(each)
 
 
 def order(times: Times, entries: Collection[str], base: str) -> list[str]:
