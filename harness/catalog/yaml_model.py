@@ -40,6 +40,7 @@ class StrictLoader(yaml.SafeLoader):
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self.composed: dict[int, tuple[int, int]] = {}  # finished node → what it adds to both
+        self.mappings: list[yaml.MappingNode] = []
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         """One value of the file; refuses what the head of this file names."""
@@ -64,6 +65,7 @@ class StrictLoader(yaml.SafeLoader):
             self.written, self.reached = self.written + size, self.depth + height
         else:
             self.composed[id(node)] = (self.written - before, self.reached - self.depth)
+            self.mappings += [node] if isinstance(node, yaml.MappingNode) else []
         if self.written > MOST_BYTES or self.reached > MOST_DEPTH:
             raise _refused("aliases make too much of it; write fewer", event)
         self.reached = max(above, self.reached)
@@ -141,8 +143,9 @@ def mapping_of(
 def _parse(path: Path, text: str, error: type[UsageError]) -> tuple[yaml.Node | None, Any]:
     try:
         loader = StrictLoader(text)  # looks for characters that YAML forbids
-        if (root := loader.get_single_node()) is not None:
-            _no_key_twice(path, root, error)
+        root = loader.get_single_node()
+        for node in loader.mappings:
+            _no_key_twice(path, node, error)
         return root, None if root is None else loader.construct_document(root)
     except (yaml.YAMLError, ValueError, OverflowError) as cause:  # 0x, 1:99:99 and their like
         mark = getattr(cause, "problem_mark", None)
@@ -153,19 +156,8 @@ def _parse(path: Path, text: str, error: type[UsageError]) -> tuple[yaml.Node | 
         raise fault(path, "nested too deeply", "write fewer brackets", error=error) from None
 
 
-def _no_key_twice(path: Path, root: yaml.Node, error: type[UsageError]) -> None:
+def _no_key_twice(path: Path, node: yaml.MappingNode, error: type[UsageError]) -> None:
     """YAML's loader would take the last of two equal keys and say nothing."""
-    left = [root]
-    while left:
-        node = left.pop()
-        if isinstance(node, yaml.MappingNode):
-            _differing_keys(path, node, error)
-            left += [value for _, value in node.value]
-        elif isinstance(node, yaml.SequenceNode):
-            left += node.value
-
-
-def _differing_keys(path: Path, node: yaml.MappingNode, error: type[UsageError]) -> None:
     seen: dict[str, int] = {}
     for key, _ in node.value:
         line, name = key.start_mark.line + 1, str(key.value)
