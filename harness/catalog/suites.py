@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import TypeVar
 
@@ -74,13 +75,8 @@ def adhoc_suite(base: Suite, **asked: Sequence[str] | None) -> Suite:
     causals = _meant("--causal", asked.get("causal") or ["true"], MASKS)
     dtypes = _meant("--dtype", asked.get("dtype") or ["fp16"], DTYPES)
     batch, heads = _only("--batch", asked.get("batch")), _only("--heads", asked.get("heads"))
-    cases = [
-        _case(d, s, causal, dtype, batch, heads)
-        for d in dict.fromkeys(headdims)
-        for s in dict.fromkeys(seqlens)
-        for causal in causals
-        for dtype in dtypes
-    ]
+    shapes = product(dict.fromkeys(headdims), dict.fromkeys(seqlens), causals, dtypes)
+    cases = [_case(d, s, causal, dtype, batch, heads) for d, s, causal, dtype in shapes]
     return base.model_copy(update={"name": "adhoc", "cases": tuple(cases), "hidden": 0})
 
 
