@@ -49,9 +49,6 @@ class Claims(Frozen):
                 return f"claims seqlen from {self.seqlen_min}, not {seqlen}"
         if case.dtype not in self.dtypes:
             return f"claims {', '.join(d.value for d in self.dtypes)}, not {case.dtype.value}"
-        return self._refused_axis(case)
-
-    def _refused_axis(self, case: Case) -> str:
         if case.kv_heads and not self.gqa:
             return f"claims no gqa; k has {case.kv_heads} heads for {case.heads} of q"
         if case.seqlen_k and self.seqlens == "equal":
