@@ -16,7 +16,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention import sdpa_kernel
 
 from harness.problems import attention_forward_tensors as forward
 from harness.problems.base import Kwargs
@@ -24,8 +24,6 @@ from harness.schema import Case
 
 CHUNK_ELEMENTS = 1 << 25  # float64 scores of one piece; five such tensors live at once: 1.3 GiB
 
-#: Not cuDNN: its backward does not take every length and headdim, and the bar should be one kernel.
-TRUSTED = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 Pair = tuple[Tensor, Tensor]
 Quad = tuple[Tensor, Tensor, Tensor, Tensor]
 
@@ -128,7 +126,8 @@ def contract(inputs: Sequence[Tensor], kwargs: Kwargs) -> tuple[Tensor, ...]:
 def _by_autograd(one: tuple[Tensor, ...], kwargs: Kwargs) -> tuple[Tensor, ...]:
     q, k, v, _, _, do = one
     q, k, v = (tensor.detach().requires_grad_() for tensor in (q, k, v))
-    with torch.enable_grad(), sdpa_kernel(TRUSTED):
+    # not cuDNN: its backward does not take every shape, and the bar should be one kernel
+    with torch.enable_grad(), sdpa_kernel(forward.TRUSTED):
         out = forward.sdpa(q, k, v, bool(kwargs["causal"]), forward.scale_of(kwargs))
         return torch.autograd.grad(out, (q, k, v), do)
 

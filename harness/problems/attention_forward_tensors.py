@@ -57,17 +57,13 @@ def draw(
 ) -> tuple[Tensor, ...]:
     """Normal tensors of the case's type and of these shapes, then cu_seqlens if it is packed."""
     dtype = DTYPES[case.dtype.value]
-    drawn = (torch.randn(s, generator=generator, device=device, dtype=dtype) for s in shapes)
-    return *drawn, *([_draw_edges(case, generator)] if case.seqlens else [])
-
-
-def _draw_edges(case: Case, generator: torch.Generator) -> Tensor:
-    """cu_seqlens [sequences + 1] of the case's lengths in an order that `generator` draws."""
-    device = generator.device
-    order = torch.randperm(len(case.seqlens), generator=generator, device=device)
-    edges = torch.zeros(len(case.seqlens) + 1, dtype=torch.int32, device=device)
-    edges[1:] = torch.tensor(case.seqlens, device=device)[order].cumsum(0)
-    return edges
+    drawn = [torch.randn(s, generator=generator, device=device, dtype=dtype) for s in shapes]
+    if case.seqlens:  # in an order that is drawn, too
+        order = torch.randperm(len(case.seqlens), generator=generator, device=device)
+        edges = torch.zeros(len(case.seqlens) + 1, dtype=torch.int32, device=device)
+        edges[1:] = torch.tensor(case.seqlens, device=device)[order].cumsum(0)
+        drawn.append(edges)
+    return tuple(drawn)
 
 
 def sequences(inputs: Sequence[Tensor], width: int) -> list[tuple[Tensor, ...]]:
