@@ -52,13 +52,11 @@ class AttentionBackward(Problem):
     def inputs(self, case: Case) -> tuple[TensorSpec, ...]:
         """q, k, v, o, lse [B, H, S] in float32, do; without its row of q no row of P is known."""
         dtype = case.dtype.value
-        full = {name: TensorSpec(name, case.shape, dtype) for name in ("o", "do")}
-        full |= {name: TensorSpec(name, case.kv_shape, dtype) for name in ("k", "v")}
-        full["q"] = TensorSpec("q", case.shape, dtype, withheld=True)
-        full["do"] = TensorSpec("do", case.shape, dtype, alone=True)
-        full["lse"] = TensorSpec("lse", case.shape[:3], "fp32")
-        placed = (full[name] for name in ("q", "k", "v", "o", "lse", "do"))
-        return (*placed, *attention_forward.sequence_specs(case))
+        q = TensorSpec("q", case.shape, dtype, withheld=True)
+        k, v = (TensorSpec(x, case.kv_shape, dtype) for x in "kv")
+        o, do = TensorSpec("o", case.shape, dtype), TensorSpec("do", case.shape, dtype, alone=True)
+        lse = TensorSpec("lse", case.shape[:3], "fp32")
+        return (q, k, v, o, lse, do, *attention_forward.sequence_specs(case))
 
     def outputs(self, case: Case, _: Kwargs = base.NO_KWARGS) -> tuple[TensorSpec, ...]:
         """The gradients, in the inputs' type and shapes."""
