@@ -7,7 +7,7 @@ import sys
 import textwrap
 from collections.abc import Iterable, Sequence
 
-from harness.board import record
+from harness.board import record, rivals
 from harness.board.rank import HELD, Board, Leaderboard, Row, by_todays_rule, leaderboard, unfit
 from harness.board.render.text import sanitize
 from harness.board.rivals import direct_on, place
@@ -119,13 +119,13 @@ class SharedRuns:
         return None
 
 
-class Libraries:
-    """rivals.Libraries: the baselines that passed beside a source, read when asked for."""
+class Libraries(rivals.Libraries):
+    """The same of records: read when asked for."""
 
     def __init__(self, heads: Iterable[record.Head]) -> None:
+        super().__init__(())
         self.heads: dict[tuple[object, ...], dict[str, record.Head]] = {}
         self.own: dict[tuple[object, ...], dict[str, record.Head]] = {}
-        self.read: dict[tuple[object, ...], list[Result]] = {}
         for h in heads:
             if h.status != Status.PASSED.value:
                 continue
@@ -154,9 +154,9 @@ class Libraries:
         return found.values()
 
     def _all(self, key: tuple[object, ...]) -> Sequence[Result]:
-        if key not in self.read:
-            self.read[key], _ = record.read(self.heads.get(key, {}).values())
-        return self.read[key]
+        if key not in self.found:
+            self.found[key], _ = record.read(self.heads.get(key, {}).values())
+        return self.found[key]
 
 
 def _held_worse(results: Iterable[Result], least: int) -> bool:

@@ -167,7 +167,7 @@ class Leaderboard:
 
     boards: tuple[Board, ...]
     bad_lines: int = 0
-    libraries: Libraries = field(default=rivals.Among(()), compare=False, repr=False)
+    libraries: Libraries = field(default=Libraries(()), compare=False, repr=False)
     beside: Beside = field(default=nowhere, compare=False, repr=False)
 
     @property
@@ -182,8 +182,8 @@ class Leaderboard:
 
 # --------------------------------------------------------------------------- the board
 
-#: What passed of one source in one run (record.of_run), hidden shapes aside.
-Official = dict[tuple[object, ...], list[Result]]
+#: What passed of one source in one run (record.of_run), hidden shapes aside, by its config.
+Official = dict[tuple[object, ...], dict[str, Result]]
 
 
 def leaderboard(
@@ -198,7 +198,7 @@ def leaderboard(
     `libraries`: who passed beside a result; those among `results` if not given.
     """
     results = list(results)
-    libraries = libraries or rivals.Among(results)
+    libraries = libraries or Libraries(results)
     groups: dict[tuple[str, str, int], list[Result]] = {}
     for result in sorted(newest(results), key=lambda r: (r.entry, r.config, r.date, r.run)):
         groups.setdefault((result.gpu, result.suite_sha256, result.protocol), []).append(result)
@@ -206,9 +206,8 @@ def leaderboard(
     official: Official = {}
     for result in results:
         if not result.case.hidden and result.status is Status.PASSED:
-            mine = official.setdefault(of_run(result), [])
-            if all(result.config != other.config for other in mine):  # in however many files
-                mine.append(result)
+            # in however many files
+            official.setdefault(of_run(result), {}).setdefault(result.config, result)
     boards = [_board(group, official, beside, libraries) for group in asked]
     boards.sort(key=lambda b: (b.is_cpu, b.gpu, b.suite, -b.protocol, b.suite_sha256))
     return Leaderboard(tuple(boards), bad_lines, libraries, beside)
@@ -280,7 +279,7 @@ def _beside_libraries(row: Row, grid: bool, official: Official, libraries: Libra
         return row
     cells = [rivals.cell_of(result, libraries) for result in row.results if grid]
     timed = [r for r in row.hidden if r.status is Status.PASSED]
-    near = [r for run in {of_run(r) for r in timed} for r in official.get(run, ())]
+    near = [r for run in {of_run(r) for r in timed} for r in official.get(run, {}).values()]
     loss = rivals.hidden_loss([*near, *timed], libraries)
     alone = tuple(r for r in timed if not rivals.neighbours(r, near))
     found = Grid(tuple(cell for cell in cells if cell), len(row.results))

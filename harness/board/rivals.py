@@ -24,23 +24,11 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Protocol
 
 from harness.measure import stats
 from harness.measure.stats import Interval
 from harness.measure.stopping import level_of
 from harness.schema import Dtype, Front, Kind, Result, Status, times_ms
-
-
-class Libraries(Protocol):
-    """The libraries that passed on the config of a result."""
-
-    def __call__(self, result: Result) -> Sequence[Result]:
-        """Those of its run."""
-
-    def newest(self, result: Result) -> Iterable[tuple[Result, Result]]:
-        """Each in the newest run that timed it beside this source: the source's row there, its."""
-
 
 #: What shapes may differ by although nobody keys on them: on one H200 honest rows by up to 1.055
 #: where a suite has one shape a headdim, by 1.02 between those of a grid.
@@ -101,8 +89,8 @@ class HiddenLoss:
         return self.libraries is not None and self.ratio.low > max(self.libraries, USUAL_DIFFERENCE)
 
 
-class Among:
-    """The libraries that some results themselves hold."""
+class Libraries:
+    """Those that passed on the config of a result; here as some results themselves hold them."""
 
     def __init__(self, results: Iterable[Result]) -> None:
         self.found: dict[tuple[object, ...], list[Result]] = {}
@@ -115,7 +103,7 @@ class Among:
         return self.found.get(place(result), ())
 
     def newest(self, result: Result) -> Iterable[tuple[Result, Result]]:
-        """The same, each beside `result`."""
+        """Each in the newest run that timed it beside this source: the source's row there, its."""
         return [(result, library) for library in self(result)]
 
 
@@ -171,7 +159,7 @@ def _at_its_best(result: Result) -> Result:
 
 def told_of(results: Sequence[Result]) -> frozenset[str]:
     """Entries of one run of which the board says that they are faster on its official shapes."""
-    libraries = Among(results)
+    libraries = Libraries(results)
     each = {name: [r for r in results if r.entry == name] for name in {r.entry for r in results}}
     losses = {name: hidden_loss(mine, libraries) for name, mine in each.items()}
     return frozenset(name for name, loss in losses.items() if loss and loss.told)
