@@ -122,27 +122,23 @@ def pictures(leaderboard: Leaderboard) -> dict[int, tuple[str, str]]:
     """
     main, files = leaderboard.main, dict[int, tuple[str, str]]()
     official = {problem.suites[0] for problem in PROBLEMS.values()}
-    drawn: set[str] = set()
     for i, board in enumerate(leaderboard.boards):
         if main is None or board.gpu != main.gpu or not (board.exact or maps(board)):
             continue
-        name = "board.svg"
-        if board.suite != main.suite:
-            if board.suite not in official:
-                continue
-            name = f"board-{re.sub(r'[^A-Za-z0-9_.-]', '_', board.suite)}.svg"
-        elif board is not main:
+        name = f"board-{re.sub(r'[^A-Za-z0-9_.-]', '_', board.suite)}.svg"
+        if board is main:
+            name = "board.svg"
+        elif board.suite not in official - {main.suite} or name in dict(files.values()):
             continue
-        if name not in drawn:
-            drawn.add(name)
-            files[i] = (name, _grid_svg(board) if board.is_grid else _svg(board))
+        files[i] = (name, _grid_svg(board) if board.is_grid else _svg(board))
     return files
 
 
 def _svg(board: Board) -> str:
     rows = board.exact[:MOST_ROWS]
     height = TOP + ROW * len(rows) + BOTTOM
-    start = NAMES_START + LETTER_PX * max(len(_name(row)) for row in rows) + 14
+    names = [sanitize(row.entry, MOST_LETTERS) for row in rows]
+    start = NAMES_START + LETTER_PX * max(map(len, names)) + 14
     ratios = [row.speedup for row in rows if row.speedup]
     singles = [r.speedup.value for row in rows for r in row.results if r.speedup]
     axis = Axis([*ratios, *(Interval(ratio, ratio, ratio) for ratio in singles)], start)
@@ -201,7 +197,7 @@ def _row(board: Board, row: Row, index: int, axis: Axis) -> list[str]:
         index % 2 == 0
     )
     parts += [text_at(44, middle + 4.5, rank_text(row), "soft num", "end")]
-    parts += [text_at(NAMES_START, middle + 4.5, _name(row), "ink")]
+    parts += [text_at(NAMES_START, middle + 4.5, sanitize(row.entry, MOST_LETTERS), "ink")]
     if row.speedup:
         parts += _mark(row, row.speedup, axis, middle, kind)
         interval = f"{row.speedup.low:.3f} – {row.speedup.high:.3f}"
@@ -232,10 +228,6 @@ def _mark(row: Row, whole: Interval, axis: Axis, y: float, kind: str) -> list[st
         f'<rect class="{kind}" x="{left:.1f}" y="{y - 8}" width="{wide:.1f}" height="16" '
         'stroke="none"/>',
     ]
-
-
-def _name(row: Row) -> str:
-    return sanitize(row.entry, MOST_LETTERS)
 
 
 def _ticks(axis: Axis, height: int) -> list[str]:
