@@ -12,12 +12,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from itertools import islice
-from typing import Protocol
 
 from harness.board import record
 from harness.campaign.executor import Engine, Told
 from harness.campaign.pending_results import PendingResults
 from harness.campaign.unit import Unit
+from harness.engine.events import Observer
 from harness.errors import GpuUnhealthyError
 from harness.schema import Machine, Result, Status
 
@@ -30,8 +30,8 @@ POLL_S = 0.5
 LAST_WORDS_S = 45.0  # for cancelled units to tell what they have
 
 
-class View(Protocol):
-    """What a campaign shows."""
+class View(Observer):
+    """What a campaign shows, beside verdicts and notes."""
 
     def planned(self, units: int, at_once: int) -> None:
         """This many units are to be done, so many at once."""
@@ -44,12 +44,6 @@ class View(Protocol):
 
     def ended(self, label: str, why: str, again: int) -> None:
         """A unit's process is gone; `again` more units were queued for what it left open."""
-
-    def verdict(self, result: Result) -> None:
-        """One line of the record is final."""
-
-    def note(self, text: str) -> None:
-        """Something a person should know."""
 
     def tick(self) -> None:
         """Time passes."""

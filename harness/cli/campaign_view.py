@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.board.render.text import sanitize
+from harness.campaign.campaign import View
 from harness.cli.terminal import BAD, BUSY, DIM, GOOD, Terminal, duration
 from harness.schema import Kind, Result, Status
 
@@ -28,7 +29,7 @@ class Running:
     text: str = "starting"
 
 
-class CampaignView(Terminal):
+class CampaignView(Terminal, View):
     """A Terminal that also follows units; it keeps counts, never rows."""
 
     def __init__(
