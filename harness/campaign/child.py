@@ -86,13 +86,11 @@ def main() -> int:
         events = EventWriter(out)
         try:
             return carry_out(read_unit(args.unit), args.gpu, events)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, BrokenPipeError):  # or nobody listens any more
             return Exit.INTERRUPTED
         except HarnessError as error:
             events.write("fault", why=error.message)
             return error.exit_code
-        except BrokenPipeError:
-            return Exit.INTERRUPTED  # nobody listens any more
         except Exception as error:
             traceback.print_exc()
             events.write("fault", why=f"{type(error).__name__}: {error}")

@@ -21,7 +21,6 @@ from harness.process.project import HOME
 
 MODULE = "harness.campaign.child"
 AHEAD = 2  # units submitted for every GPU: the next is placed while its owner hears of the last
-RUN_CPUS, BUILD_CPUS = 1, 1
 
 
 class RayCluster:
@@ -59,8 +58,7 @@ class RayCluster:
                 "start nodes with --resources, docs/many-gpus.md",
             )
         options: dict[str, Any] = {"name": f"attnboard {unit.label}", "resources": wanted}
-        options |= {"num_cpus": BUILD_CPUS if unit.task == "build" else RUN_CPUS}
-        options |= {"num_gpus": 1 if unit.needs_gpu else 0}
+        options |= {"num_cpus": 1, "num_gpus": 1 if unit.needs_gpu else 0}
         command = [self._module, "--gpu", "auto" if unit.needs_gpu else "none"]
         stream = self._task.options(**options).remote(to_text(unit), command, str(HOME))
         self._streams[stream] = unit.label
