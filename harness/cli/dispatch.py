@@ -32,11 +32,10 @@ def dispatch(
 ) -> None:
     """Carry out `request`: as one run, or cut into units where `placement` wants many."""
     view.replay_flags = replay_flags(request, results)
-    match placement, view:
-        case Placement(), CampaignView():
-            run_campaign(request, placement, results, save, view)
-        case _:
-            execute(request, save, view)
+    if placement and isinstance(view, CampaignView):
+        run_campaign(request, placement, results, save, view)
+    else:
+        execute(request, save, view)
 
 
 def replay_flags(request: Request, results: Path) -> dict[str, str]:

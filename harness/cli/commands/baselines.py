@@ -1,7 +1,6 @@
 """`baselines`: which rivals can run here, and what to install for the others."""
 
 import argparse
-from collections.abc import Mapping
 
 from harness.board import query
 from harness.board.render.text import sanitize
@@ -50,24 +49,21 @@ def run(args: argparse.Namespace) -> int:
         version = version_of(manifest.version_of) if manifest.version_of else ""
         about = why or sanitize(manifest.description, 70)
         rows.append([name, "no" if why else "yes", version, about])
+    code = Exit.UNAVAILABLE if set(args.check or ()) & set(lacking) else Exit.OK
     if args.json:
         head, *found = rows
         listed = [
             dict(zip(head, row, strict=True)) | {"next": lacking.get(row[0], "")} for row in found
         ]
         print(dumps({"baselines": listed}))
-        return _code(args, lacking)
+        return code
     print(query.table(rows, cut=[3, 2]))
     for name, how in lacking.items():
         print(f"  {name}: {sanitize(how) or typed('python run.py doctor')}")
     for problem, runnable in ready.items():
         command = f"python run.py --submission NAME --baselines {','.join(runnable)}"
         print(f"next, {problem}: {typed(command)}")
-    return _code(args, lacking)
-
-
-def _code(args: argparse.Namespace, lacking: Mapping[str, str]) -> int:
-    return Exit.UNAVAILABLE if set(args.check or ()) & set(lacking) else Exit.OK
+    return code
 
 
 def obstacle(manifest: Manifest, machine: Machine) -> str:
