@@ -216,8 +216,7 @@ def run_batch(
     folders = dict.fromkeys([*(s.folder for s in specimens), *partners, *neighbours])
     entrants, refused = _loaded(list(folders), problem)
     control = find_entrants(suite.baselines, HOME / "baselines", Kind.BASELINE, problem)
-    results: dict[str, Result] = {}
-    drawn: list[Result] = []  # on hidden shapes
+    told: list[Result] = []  # hidden shapes' too
     if gpu:
         prestart.start_next(2)  # this one's, and the next one's, which imports torch meanwhile
     before = set(process_tree.children(os.getpid()))
@@ -236,16 +235,14 @@ def run_batch(
         )
 
         def save(result: Result) -> None:
-            if result.case.hidden:
-                drawn.append(result)
-            else:
-                results[result.entry] = result
+            told.append(result)
             row(result)
 
         with contextlib.suppress(HarnessError):  # the rows say so
             execute(request, save, Observer())
         left = end_orphans(before)
-    slower = rivals.told_of([*results.values(), *drawn])
+    results = {result.entry: result for result in told if not result.case.hidden}
+    slower = rivals.told_of(told)
     return [
         refusal(specimen, refused[specimen.name])
         if specimen.name in refused

@@ -13,9 +13,9 @@ by itself. Nothing else than `without` below starts one: what runs otherwise hol
 
 import contextlib
 import copy
-import importlib
 import math
 import os
+import pkgutil
 import runpy
 import shutil
 import sys
@@ -50,10 +50,7 @@ class StandIn:
         """The module or class that has the target, and what it calls it."""
         module, _, path = self.target.partition(":")
         *classes, name = path.split(".")
-        found: Any = importlib.import_module(module)
-        for each in classes:
-            found = getattr(found, each)
-        return found, name
+        return pkgutil.resolve_name(f"{module}:{'.'.join(classes)}"), name
 
 
 @contextlib.contextmanager
