@@ -125,11 +125,6 @@ def tensor_tflops(machine: Machine, mhz: float | None) -> float | None:
     return machine.sms * sm.tensor_flop * mhz / 1e6 if sm and sm.tensor_flop else None
 
 
-def cores_per_sm(capability: str) -> int:
-    """fp32 cores of one multiprocessor: NVML counts cores."""
-    return SMS[capability].fp32_cores if capability in SMS else 128
-
-
 @dataclass(frozen=True, slots=True)
 class Occupancy:
     """How many blocks of a kernel one multiprocessor holds at a time, and what allows no more."""

@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any, Literal
 
 from harness.errors import UnavailableError
-from harness.measure.gpu_specs import cores_per_sm
+from harness.measure.gpu_specs import SMS
 from harness.schema import Machine, Manifest, Needs
 
 MOST = 500  # letters of a version, as a record takes them
@@ -79,6 +79,7 @@ def inspect_machine(gpu: int | Literal["auto"] | None = AUTO) -> Machine:
 def _describe(lib: ModuleType, gpu: int, base: dict[str, Any]) -> Machine:
     handle = lib.nvmlDeviceGetHandleByIndex(gpu)
     capability = ".".join(map(str, lib.nvmlDeviceGetCudaComputeCapability(handle)))
+    cores = SMS[capability].fp32_cores if capability in SMS else 128  # of one: NVML counts cores
     cuda = lib.nvmlSystemGetCudaDriverVersion_v2()
     power = 0.0
     with contextlib.suppress(lib.NVMLError):
@@ -86,7 +87,7 @@ def _describe(lib: ModuleType, gpu: int, base: dict[str, Any]) -> Machine:
     return Machine(
         gpu=_text(lib.nvmlDeviceGetName(handle)),
         uuid=_text(lib.nvmlDeviceGetUUID(handle)),
-        sms=lib.nvmlDeviceGetNumGpuCores(handle) // cores_per_sm(capability),
+        sms=lib.nvmlDeviceGetNumGpuCores(handle) // cores,
         capability=capability,
         memory_gib=round(lib.nvmlDeviceGetMemoryInfo(handle).total / 2**30, 1),
         power_limit_w=power,
