@@ -9,7 +9,6 @@ import pydantic.
 
 import atexit
 import contextlib
-from collections.abc import Iterator
 
 from harness.process import bytecode
 from harness.process.child import Child, bare_env
@@ -49,14 +48,9 @@ def start_next(runs: int = 1) -> None:
         _waiting.append(TrustedProcesses())
 
 
-@contextlib.contextmanager
-def taken() -> Iterator[TrustedProcesses]:
+def taken() -> contextlib.closing[TrustedProcesses]:
     """What `start_next` started, once, or a fresh one; ended on the way out."""
-    trusted = _waiting.pop(0) if _waiting else TrustedProcesses()
-    try:
-        yield trusted
-    finally:
-        trusted.close()
+    return contextlib.closing(_waiting.pop(0) if _waiting else TrustedProcesses())
 
 
 @atexit.register

@@ -53,9 +53,7 @@ def send(
 
 def receive(sock: socket.socket, timeout_s: float | None = None) -> Message:
     """Return the next message; raise PeerClosed, PeerSilent or WireError."""
-    message, fds = receive_with_fds(sock, timeout_s, max_fds=0)
-    assert not fds
-    return message
+    return receive_with_fds(sock, timeout_s, max_fds=0)[0]
 
 
 def receive_with_fds(
@@ -67,17 +65,14 @@ def receive_with_fds(
     (length,) = struct.unpack("<I", _exactly(sock, 4, deadline, fds, max_fds))
     if not 0 < length <= MAX_BYTES:
         raise WireError(f"a message claims {length} bytes, at most {MAX_BYTES}")
-    return _decode(_exactly(sock, length, deadline, fds, 0)), fds
-
-
-def _decode(body: bytes) -> Message:
+    body = _exactly(sock, length, deadline, fds, 0)
     try:
         message = json.loads(body.decode("utf-8"))
     except (ValueError, RecursionError):
         raise WireError(f"not JSON: {body[:80]!r}") from None
     if not isinstance(message, dict):
         raise WireError(f"not an object: {body[:80]!r}")
-    return message
+    return message, fds
 
 
 def _exactly(
