@@ -90,11 +90,6 @@ class Specimen:
         """Folder name."""
         return self.folder.name
 
-    @property
-    def partners(self) -> list[Path]:
-        """Folders of the cheaters that must be entrants of the same run."""
-        return [self.folder.parent / name for name in self.expect.partners]
-
 
 @dataclass(frozen=True)
 class Outcome:
@@ -211,7 +206,7 @@ def run_batch(
     gpu = machine.has_gpu
     problem = get_problem(specimens[0].problem)
     suite = suite_for(problem, gpu, specimens[0].expect)
-    partners = dict.fromkeys(partner for s in specimens for partner in s.partners)
+    partners = [s.folder.parent / name for s in specimens for name in s.expect.partners]
     neighbours = [honest_control(name) for s in specimens for name in s.expect.beside]
     folders = dict.fromkeys([*(s.folder for s in specimens), *partners, *neighbours])
     entrants, refused = _loaded(list(folders), problem)
