@@ -52,8 +52,6 @@ class EventWriter(Observer):
         """One line of the record, with its checksum."""
         self.write("result", line=record.to_line(result))
 
-    # ------------------------------------------------------------- harness.engine.run.Observer
-
     def stage(self, entry: str, text: str) -> None:
         """An entrant reached a step."""
         self.write("stage", entry=entry, text=text)
