@@ -10,7 +10,7 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -76,14 +76,16 @@ def rebuild(
 
 def build(results_dir: Path) -> tuple[Leaderboard, list[record.BadLine]]:
     """The boards that `results_dir` holds, and the lines that had to be left out."""
-    return _read(results_dir, lambda _: True)[:2]
+    return query.boards_from(*record.heads(results_dir))
 
 
 def publish(
     results_dir: Path, place: BoardFile
 ) -> tuple[Leaderboard, list[record.BadLine], dict[Path, str]]:
     """The same of one place, and every file that shows it: documents, boards, pictures, page."""
-    board, bad, heads = _read(results_dir, place.holds)
+    lines, bad = record.heads(results_dir)
+    heads = [head for head in lines if place.holds(head)]
+    board, bad = query.boards_from(heads, bad)
     drawn = picture.pictures(board)
     files, wrong = quoted.documents(place.root, board) if place.documents else ({}, [])
     for error in wrong:
@@ -101,14 +103,6 @@ def publish(
         text = re.sub(r"\[([^][]+)\]\((?:\.\./)*docs/[^)]+\.md(?:#[^)]*)?\)", r"\1", text)
         files[place.board] = text.replace("python run.py", "attnboard")
     return board, bad, files
-
-
-def _read(
-    results_dir: Path, holds: Callable[[record.Head], bool]
-) -> tuple[Leaderboard, list[record.BadLine], list[record.Head]]:
-    heads, bad = record.heads(results_dir)
-    heads = [head for head in heads if holds(head)]
-    return *query.boards_from(heads, bad), heads
 
 
 def _links(
