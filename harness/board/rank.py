@@ -239,7 +239,9 @@ def _board(
     ]
     grid = len(configs) > MOST_COLUMNS
     rows = [_beside_libraries(row, grid, official, libraries) for row in rows]
-    scored = sorted((row for row in rows if row.speedup), key=lambda r: (-_value(r), r.entry))
+    places = sorted((-row.speedup.value, row.entry) for row in rows if row.speedup)
+    by_name = {row.entry: row for row in rows}
+    scored = [by_name[name] for _, name in places]
     alike = {name: [row for row in scored if row.group == name] for name in GROUPS}
     return Board(
         gpu=first.gpu,
@@ -327,11 +329,6 @@ def _too_loose(line: Head | Result) -> bool:
     """Whether its two clocks were too far apart; of a cooperative row nobody checked."""
     told = None if line.integrity.startswith(HELD[0]) else line.slack
     return told is not None and told.mean_pct > MOST_SLACK_PCT
-
-
-def _value(row: Row) -> float:
-    assert row.speedup is not None
-    return row.speedup.value
 
 
 # --------------------------------------------------------------------------- ties
