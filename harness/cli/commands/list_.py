@@ -56,7 +56,8 @@ def _entries(args: argparse.Namespace, folder: Path) -> Iterator[dict[str, str]]
             manifest = steps.read_manifest(path)
         except HarnessError as error:
             unread = {"problem": "?", "language": "?", "claims": "?"}
-            yield {"name": name, **unread, "stands": _said(args, error), "about": ""}
+            said = sanitize(error.message, _room(args, 80))
+            yield {"name": name, **unread, "stands": said, "about": ""}
             continue
         claims = manifest.claims
         what = f"d {','.join(map(str, claims.headdims))} {'/'.join(d.value for d in claims.dtypes)}"
@@ -84,18 +85,14 @@ def _rungs(args: argparse.Namespace, root: Path) -> Iterator[dict[str, str]]:
             manifests = [(path, steps.manifest_of(path)) for path in steps.rungs_of(ladder)]
         except HarnessError as error:
             name = entry_name(str(ladder.relative_to(root)))
-            yield {"name": name, "claims": "?", "stands": _said(args, error), "about": ""}
+            said = sanitize(error.message, _room(args, 80))
+            yield {"name": name, "claims": "?", "stands": said, "about": ""}
             continue
         for path, manifest in manifests:
             name, about = entry_name(str(path.relative_to(root))), manifest.description
             claims = f"d {','.join(map(str, manifest.claims.headdims))}"
             row = {"name": name, "claims": claims, "stands": places.get(name, "not measured")}
             yield row | {"about": sanitize(about, _room(args, 70))}
-
-
-def _said(args: argparse.Namespace, error: HarnessError) -> str:
-    """Why something cannot be read."""
-    return sanitize(error.message, _room(args, 80))
 
 
 def _room(args: argparse.Namespace, usual: int) -> int:
