@@ -106,12 +106,10 @@ def filled(text: str, leaderboard: Leaderboard, path: Path, configs: Path = Path
             raise UsageError(f"{shown(path)}: more than {MOST_QUESTIONS} questions", "ask fewer")
         where, suite = _place(text, path, found.start()), found["suite"]
         what = " ".join(found["what"].split())
-        over_best = OVER_BEST.fullmatch(what)
-        answer = (
-            _over_best(suite, over_best[1], leaderboard, configs, where)
-            if over_best
-            else _answer(suite, what, leaderboard, where)
-        )
+        if over_best := OVER_BEST.fullmatch(what):
+            answer = _over_best(suite, over_best[1], leaderboard, configs, where)
+        else:
+            answer = _answer(suite, what, leaderboard, where)
         parts += [text[done : found.start("answer")], answer]
         done = found.end("answer")
     return "".join([*parts, text[done:]])

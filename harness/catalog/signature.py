@@ -127,11 +127,9 @@ def _names_bound(tree: ast.Module) -> set[str]:
 def _check_signature(path: Path, node: ast.FunctionDef, problem: Problem) -> bool:
     named = [arg.arg for arg in (*node.args.args, *node.args.kwonlyargs)]
     gives_lse = problem.gives_lse and RETURN_LSE in named
-    if node.args.vararg or node.args.kwarg:
-        return gives_lse
     given = [arg.arg for arg in node.args.posonlyargs + node.args.args + node.args.kwonlyargs]
     wanted = list(problem.parameters)
-    if given[: len(wanted)] == wanted:
+    if node.args.vararg or node.args.kwarg or given[: len(wanted)] == wanted:
         return gives_lse
     odd = next((name for name in given if name not in wanted), None)
     guess = did_you_mean(odd, wanted) if odd else ""
