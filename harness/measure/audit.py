@@ -214,9 +214,16 @@ def not_made_again(row: Result, beside: Mapping[str, Result]) -> str:
     """What `of_record` must believe of a row, and why; empty where that is nothing."""
     if gone := missing_beside(row, beside):
         return f"its speed-up, slack, drift and peak: no row of {gone} stands beside it"
-    _, pace, _ = _leans_on(row, beside)
+    headline, pace, _ = _leans_on(row, beside)
+    if row.status is Status.PASSED and _control_untold(headline, {row.entry: row, **beside}):
+        return f"its slack, drift and peak: beside {headline}, a submission, ran a control"
     earlier = row.status is Status.PASSED and row.protocol != PROTOCOL and not pace
     return f"its slack, drift and peak: it is of protocol {row.protocol}" if earlier else ""
+
+
+def _control_untold(headline: str, rows: Mapping[str, Result]) -> bool:
+    """Whether the baseline that was in every block is the suite's own, which rows do not name."""
+    return headline in rows and rows[headline].kind is Kind.SUBMISSION
 
 
 def dates_between(first_s: float, now_s: float) -> tuple[str, str]:
@@ -227,8 +234,9 @@ def dates_between(first_s: float, now_s: float) -> tuple[str, str]:
 
 def missing_beside(row: Result, beside: Mapping[str, Result]) -> str:
     """Whose row the figures of `row` need and have not; empty where they need nobody's."""
-    _, _, against = _leans_on(row, beside)
-    return against if row.status is Status.PASSED and against not in {row.entry, *beside} else ""
+    _, pace, against = _leans_on(row, beside)
+    lacking = [name for name in (against, pace) if name and name not in {row.entry, *beside}]
+    return lacking[0] if row.status is Status.PASSED and lacking else ""
 
 
 def _leans_on(row: Result, beside: Mapping[str, Result]) -> tuple[str, str, str]:
@@ -242,7 +250,8 @@ def of_record(row: Result, beside: Mapping[str, Result]) -> list[str]:
     """In what a committed row contradicts what was measured; `beside`: of its case and run."""
     headline, pace, against = _leans_on(row, beside)
     rows = {row.entry: row, **beside}
-    old = (row.protocol != PROTOCOL and not pace) or against not in rows
+    old = (row.protocol != PROTOCOL and not pace) or _control_untold(headline, rows)
+    old = old or not rows.keys() >= {against, pace or against}
     told = (row.suite, row.suite_sha256, get_problem(row.problem), row.machine, row.integrity)
     tolerance = clock_tolerance(row.machine.has_gpu)
     if all(sample.alone_ms is None for sample in row.samples):  # of before there were any

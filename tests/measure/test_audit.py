@@ -36,12 +36,13 @@ from harness.schema import (
     Result,
     Sample,
     Slack,
+    Speedup,
     Status,
     Suite,
     Sustained,
     Telemetry,
 )
-from tests.board.factory import H200, mismatch
+from tests.board.factory import H200, mismatch, result
 
 ROOT = Path(__file__).resolve().parents[2]
 CASE = Case(name="hdim64_seq4k", batch=4, heads=32, seqlen=4096, headdim=64, burst=4)
@@ -525,3 +526,16 @@ def test_what_no_stretch_measures_is_doubted() -> None:
         changed = told.model_copy(update=changes)
         said = doubts(TRUE["mine"].model_copy(update={"sustained": changed}), SUITE)
         assert any(why in each for each in said), why
+
+
+def test_whose_pace_or_control_is_not_told_is_not_called_forged() -> None:
+    """Beside a submission as headline the suite's own baseline runs, and may have no row."""
+    over = Speedup(against="two", value=1.0, low=1.0, high=1.0)
+    slack = Slack(burst_pct=1.0, mean_pct=0.4, pace="base")
+    row = result("mine", speedup=over, slack=slack)
+    beside = {"two": result("two")}
+    assert "no row of base stands beside it" in not_made_again(row, beside)
+    beside["base"] = result("base", kind=Kind.BASELINE)
+    assert "beside two, a submission, ran a control" in not_made_again(row, beside)
+    beside["two"] = result("two", kind=Kind.BASELINE)
+    assert not not_made_again(row, beside)
