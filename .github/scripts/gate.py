@@ -26,6 +26,7 @@ from harness.board.rank import Board, Row, direct, doubtful, unfit  # noqa: E402
 from harness.board.render.heat_map import loss_words  # noqa: E402
 from harness.board.render.markdown import code, safe, table  # noqa: E402
 from harness.board.render.text import (  # noqa: E402
+    GROUP_WORDS,
     NEXT,
     board_title,
     ending,
@@ -181,7 +182,7 @@ def comment(
         lines += [f"**Not ranked**: {safe(row.why)}", ""]
         lines += [f"Next: {NEXT.get(bad.status, '')}", ""] if bad else []
     else:
-        among = "" if row.exact else " among approximate entries"
+        among = GROUP_WORDS.get(row.group, "")
         lines += [
             f"**Place {rank_text(row)}**{among}: {times(row.speedup)} over {code(board.headline)}",
             "",

@@ -20,6 +20,7 @@ from harness.board.rank import Board, Leaderboard, Row, interval_of
 from harness.board.render.heat_map import loss_words, maps, summary, text_lines
 from harness.board.render.notes import lasting_words
 from harness.board.render.text import (
+    GROUP_WORDS,
     board_title,
     ending,
     error_map,
@@ -202,7 +203,7 @@ class Terminal(Observer):
 
 
 def _cells(board: Board, row: Row) -> list[str]:
-    cells = [rank_text(row), row.entry]
+    cells = [rank_text(row) + GROUP_WORDS.get(row.group, ""), row.entry]
     cells.append(times(row.speedup) if row.speedup else sanitize(row.why, 60))
     for config in board.configs if not board.is_grid else ():
         result = row.on(config)

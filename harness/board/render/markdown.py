@@ -9,6 +9,7 @@ from harness.board.render import heat_map
 from harness.board.render.notes import Notes, lasting
 from harness.board.render.reported import beside, claims
 from harness.board.render.text import (
+    GROUP_WORDS,
     board_title,
     conditions,
     ending,
@@ -60,8 +61,6 @@ HIDDEN = (
     "score. Rows of one run stand beside each other, others met other shapes."
 )
 STEPS = "How an entry came to be, from its own folder: timed and verified alike, without a place."
-#: Which of the tables above a rank is a rank of; nothing: the first.
-GROUP_WORDS = {"approximate": " (approx.)", "library": " (library)"}
 #: Columns of a config's table that hold words.
 LEFT = {"entry", "p10 – p90 ms", "notes"}
 EMPTY = """

@@ -123,9 +123,8 @@ class Notes:
             found.append("not bitwise repeatable: the same inputs gave other bits")
         if summed := ", ".join(f"{name} in {kind}" for name, kind in result.accumulates.items()):
             found.append(f"sums {summed}, by its manifest")
-        if (
-            library := same_bits_as(result.likeness, result.case.dtype)
-        ) and result.kind is Kind.SUBMISSION:
+        library = same_bits_as(result.likeness, result.case.dtype)
+        if library and result.kind is Kind.SUBMISSION:
             found.append(f"its timed results are {library}'s, bit for bit: shown with libraries")
         if result.sustained and result.sustained.status is not Status.PASSED:
             found.append(lasting_words(result))

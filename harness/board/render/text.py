@@ -81,9 +81,14 @@ def rank_text(row: Row) -> str:
     return f"{row.rank}{'=' if row.tie else ''}{doubt}"
 
 
+#: Which of the tables a rank is a rank of; nothing: the first.
+GROUP_WORDS = {"approximate": " (approx.)", "library": " (library)"}
+
+
 def place_text(row: Row) -> str:
-    """The same in a sentence: `#2=`, `step`."""
-    return f"{'#' if row.rank is not None else ''}{rank_text(row)}"
+    """The same in a sentence, with its group: `#2= (approx.)`, `step`."""
+    number_of = "#" if row.rank is not None else ""
+    return f"{number_of}{rank_text(row)}{GROUP_WORDS.get(row.group, '')}"
 
 
 def number(value: float | None, digits: int) -> str:

@@ -23,7 +23,7 @@ from harness.errors import Exit, UnavailableError, UsageError, typed
 from harness.measure import stats
 from harness.measure.stats import Interval
 from harness.process.text import dumps
-from harness.schema import Kind, Result, Status, is_hidden
+from harness.schema import BLAMELESS, Kind, Result, Status, is_hidden
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,10 @@ def percent(text: str) -> float:
 
 
 def run(args: argparse.Namespace) -> int:
-    """0 compared; 1 a regression beyond --fail-on-regression; 2 no such entry; 3 nothing shared."""
+    """0 compared; 1 a regression beyond --fail-on-regression; 2 no such entry; 3 nothing shared.
+
+    Where A is wrong somewhere, --fail-on-regression ends with 1.
+    """
     found = {b: find_pairs(args, b) for b in (args.b, *args.more)}
     if args.json:
         documents = [_document(args.a, b, pairs) for b, pairs in found.items()]
@@ -95,7 +98,23 @@ def run(args: argparse.Namespace) -> int:
         print("\n".join(_lines(args.a, args.b, found[args.b])))
     else:
         print("\n".join(_lines_of_many(args.a, found)))
-    return max(_regression(args, b, pairs) for b, pairs in found.items())
+    failed = failures(args, args.a, next(iter(found.values())))
+    beside = [line for b, pairs in found.items() for line in failures(args, b, pairs)]
+    if (failed or beside) and not args.json:
+        print("left out: " + "; ".join([*failed, *beside]))
+    codes = [_regression(args, b, pairs) for b, pairs in found.items()]
+    return Exit.SUBMISSION_FAILED if failed and args.fail_on_regression is not None else max(codes)
+
+
+def failures(args: argparse.Namespace, name: str, pairs: Sequence[Pair]) -> list[str]:
+    """Where the newest verdict on `name`, on the board of these pairs, is to its blame."""
+    first = pairs[0].a
+    board = (first.gpu, first.suite_sha256, first.protocol)
+    return [
+        f"{sanitize(name, 80)} is {Status(head.status).value} on {sanitize(head.config, 80)}"
+        for head in newest(_named(name, query.heads(args)[0]))
+        if _place(head)[:3] == board and Status(head.status) not in BLAMELESS
+    ]
 
 
 def _regression(args: argparse.Namespace, b: str, pairs: Sequence[Pair]) -> int:
@@ -176,8 +195,8 @@ def _best(mine: list[Head], theirs: list[Head], among: list[Head]) -> list[Pair]
 
 
 def _standing(heads: list[Head]) -> list[Head]:
-    """Without what the newest verdict did not pass: an older time is no answer there."""
-    failed = {_place(h) for h in newest(heads) if h.status != Status.PASSED.value}
+    """Without what the newest verdict blames: an older time is no answer there."""
+    failed = {_place(h) for h in newest(heads) if Status(h.status) not in BLAMELESS}
     return [h for h in heads if _place(h) not in failed]
 
 

@@ -52,6 +52,10 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(dumps(_document(args, pairs, known)))
         return Exit.OK
+    for name in (args.a, args.b):
+        print(
+            "".join(f"left out: {line}\n" for line in compare.failures(args, name, pairs)), end=""
+        )
     for pair in pairs:
         case, clock = pair.a.case, sm_clock_mhz(pair.a)
         floor = ceilings(case, pair.a.machine, clock, get_problem(pair.a.problem))
