@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Literal
 
 from harness.catalog.request import Request
-from harness.schema import Entrant, Frozen, Machine
+from harness.schema import Entrant, Frozen, Kind, Machine
 
 #: (entry, source_sha256, config): what --resume looks for.
 Asked = tuple[str, str, str]
@@ -82,7 +82,8 @@ def plan_units(
     """
     always = {request.baseline, request.control}  # asked once: it looks at all entrants
     beside = [e for e in (*request.entrants, *request.trusted) if e.name in always]
-    alone = [e for e in request.entrants if e not in beside] or beside
+    mine = (e for e in request.entrants if e not in beside or e.kind is Kind.SUBMISSION)
+    alone = [*mine] or beside
     names = [case.name for case in request.asked.cases]
     pending = (
         (e, tuple(name for name in names if not recorded((e.name, e.source_sha256, name))))

@@ -618,7 +618,8 @@ def test_who_a_row_leans_on_is_in_its_unit_though_nobody_asked(
     planned = plan_units(asked.with_trusted())
     assert not any(unit.request.trusted for unit in planned), "they are entrants there"
     assert tuple(entrant.name for entrant in planned[0].request.entrants) == first
-    assert planned[0].names == ("one",)
+    # a submission that is the headline has a unit of its own, too
+    assert [unit.names[0] for unit in planned] == ["one", "two"]
     assert {unit.request.control for unit in planned} == {"sdpa"}
     (again,) = planned[0].split(("one",))
     assert again.request.entrants == planned[0].request.entrants
