@@ -236,11 +236,12 @@ def _attached(state: State, worker: WorkerProcess) -> bool:
     failure = attach()
     late = failure and failure.status is Status.TIMED_OUT
     lacked = late and usage.starved_s(worker.pids()) > usage.STARVED_SHARE * state.limits.import_s
-    lacked = lacked or (failure and failure.status is Status.OUT_OF_MEMORY and not worker.ended_for)
-    if lacked:
+    full = failure and failure.status is Status.OUT_OF_MEMORY and not worker.ended_for
+    if lacked or (full and state.loads_again):
         worker.leave(state.judge, state.clean_up)  # once more, while all others that load, and had
         with WorkerProcess.none_loads(state.workers.values()):  # taken time or memory, are stopped
             failure = attach()
+        state.loads_again -= bool(full and failure)
     if first and worker.entrant.kind is Kind.SUBMISSION:  # no turn: it has a deadline of its own,
         state.budget.spent_s[name] -= time.monotonic() - begun_s  # and others load beside it
     if failure is None:

@@ -22,6 +22,7 @@ EXTRA_SHARE = 0.5  # disturbed blocks are repeated, up to this share of the plan
 #: rival its row.
 REST_MS, LONG_TURN_MS, REST_SHARE, MOST_REST_S = 5.0, 6.0, 4.0, 0.3
 LONGER = 1.5  # than the trusted's shortest turns is long, too: those are what everybody meets
+ROUGHER, ROUGH = 2.0, "its call by itself is another, rougher computation, relative L2"
 STRANGER_WAIT_S = 10.0  # for a process of nobody's to leave the GPU
 
 
@@ -184,6 +185,11 @@ def _take(
             known.saw(told.error)
         for library, share in told.likeness.items():  # the largest that was seen
             known.likeness[library] = max(share, known.likeness.get(library, 0.0))
+    if single and single.error and reply.error and known.entrant.kind is Kind.SUBMISSION:
+        limit = state.problem.limits(case.dtype).rel_l2
+        if single.error.rel_l2 > max(limit, ROUGHER * reply.error.rel_l2):  # which hides overlap
+            known.fail(Status.TIME_CLAIM_REJECTED, f"{ROUGH}: {single.error.rel_l2:.1e}")
+            return
     if min(reply.calls_ms, default=0.0) < LEAST_MS:
         known.fail(Status.TIME_CLAIM_REJECTED, "claims that a call took no time at all")
         return

@@ -46,6 +46,7 @@ def bench(*names: str, spinning: Sequence[str] = (), shared: bool = False) -> An
     }
     return SimpleNamespace(
         workers=workers,
+        loads_again=2,
         roles=SimpleNamespace(null="null"),
         judge=MagicMock(**{"burst.return_value": GOOD, "inputs.side_effect": inputs}),
         quiet=MagicMock(
@@ -170,6 +171,17 @@ def test_who_loads_while_another_takes_all_cores_or_memory_loads_again_alone(
     assert b.child.pause.called == b.child.resume.called == loaded
     assert not base.child.pause.called, "it was stopped already, behind its turn"
     assert ("a" in state.failed) != loaded
+
+
+def test_who_finds_no_memory_alone_either_costs_the_others_two_loads_at_most() -> None:
+    state = bench("a", "b", "c", "base")
+    state.suite, loads = SimpleNamespace(cases=[CASE]), []
+    with attach(state):
+        for name in "abc":
+            state.workers[name].attached = False
+            state.judge.attach.side_effect = lambda *_, name=name: loads.append(name) or FULL
+            run_burst(state, name, QUESTION, 1)
+    assert "".join(loads) == "aabbc"
 
 
 def test_nobody_who_loads_burns_in_the_turn_of_another() -> None:

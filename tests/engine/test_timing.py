@@ -329,13 +329,21 @@ def test_a_call_by_itself_follows_the_bursts_of_some_blocks(
     assert [s.alone_ms for s in bench.state.record("base", CASE).samples] == [1.5, None]
 
 
+@pytest.mark.parametrize(
+    ("burst", "alone", "status"),
+    [
+        (1e-4, 9e-4, None),
+        (1e-4, 5e-3, Status.TIME_CLAIM_REJECTED),  # beyond the limit, which is 1e-3
+        (4e-3, 5e-3, None),  # approximate, here as there
+    ],
+)
 def test_the_error_of_a_call_by_itself_counts(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, burst: float, alone: float, status: Status | None
 ) -> None:
-    """Worked roughly, and so fast, in that one alone, it had the class and the place of exact work."""
+    """Worked roughly, and so fast, in that one alone, it hid overlap, and had exact work's place."""
     errors = {
         calls: Error(max_diff=d, rel_l2=d, worst_row=d, finite=True)
-        for calls, d in ((2, 1e-4), (1, 5e-3))
+        for calls, d in ((2, burst), (1, alone))
     }
 
     def run_burst(state: State, name: str, question: Question, *_: object) -> BurstReport:
@@ -346,6 +354,7 @@ def test_the_error_of_a_call_by_itself_counts(
     bench.calls_ms = (0.5, 0.5)
     timing.run_block(bench.state, CASE, Block(Probe(CASE), ("mine",), 0, alone=True))
     known = bench.state.record("mine", CASE)
+    assert known.status is status
     assert known.worst == errors[1]
     assert known.likeness == {"sdpa": 1.0}
 
