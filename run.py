@@ -1,16 +1,13 @@
 #!/usr/bin/env python3
 """python run.py --submission NAME: check it, time it, rank it, rewrite leaderboard.md."""
 
-from __future__ import annotations
-
-import sys
-
 if __name__ == "__main__":
     from attnboard import leave_here
 
     leave_here()
 
 import argparse
+import sys
 
 from harness.process import bytecode
 

@@ -5,11 +5,19 @@ import sys
 
 
 def leave_here() -> None:
-    """Import nothing from the current folder where PYTHONPATH means it by no name, as `:/x` does.
+    """Start again, once, where a search path means the current folder by no name, as `:/x` does.
 
-    Strangers' folders lie there, and one may be called as a package that we import.
+    Strangers' folders lie there, and what is called like a package, library or tool of ours would
+    run. The linker reads its path as a program starts, and what is imported until here is frozen.
     """
-    words = (os.environ.get("PYTHONPATH") or "/").split(os.pathsep)
-    here = os.getcwd()  # noqa: PTH109 - pathlib could be one of them
-    if {"", ".", "./"}.intersection(words) and here not in words:
-        sys.path[1:] = [entry for entry in sys.path[1:] if entry != here]
+    left = []
+    for key, between in (("PATH", ":"), ("PYTHONPATH", ":"), ("LD_LIBRARY_PATH", ";")):
+        words = (os.environ.get(key) or "/").replace(between, os.pathsep).split(os.pathsep)
+        kept = [word for word in words if os.path.normpath(word) != "."]
+        if kept != words:
+            left.append(key)
+            os.environ[key] = os.pathsep.join(kept)
+    if left and "attnboard" not in sys._xoptions:
+        said = "the current folder is left out; write its whole path if you mean it"
+        print(f"{', '.join(left)}: {said}", file=sys.stderr, flush=True)
+        os.execv(sys.executable, [sys.executable, "-X", "attnboard", *sys.orig_argv[1:]])

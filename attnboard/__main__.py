@@ -4,15 +4,9 @@ The harness is imported as `harness` wherever it lies, so that no other package 
 get in between: from this folder where a wheel put it, from beside this folder in a checkout.
 """
 
-from __future__ import annotations
-
 import sys
-from pathlib import Path
 
 from attnboard import leave_here
-
-HERE = Path(__file__).resolve().parent
-HOME = HERE if (HERE / "harness").is_dir() else HERE.parent
 
 
 def main() -> int:
@@ -21,8 +15,11 @@ def main() -> int:
         # The current folder, or the one of this command: neither holds packages, and workers may
         # read what stands here.
         del sys.path[0]
-    sys.path.insert(0, str(HOME))
     leave_here()
+    from pathlib import Path
+
+    here = Path(__file__).resolve().parent
+    sys.path.insert(0, str(here if (here / "harness").is_dir() else here.parent))
     from harness.process import bytecode
 
     bytecode.use_cache()

@@ -361,13 +361,13 @@ def test_the_current_folder_is_opened_by_its_whole_path_alone(
     assert (str(here) in readable.import_path()) == (str(here) in entries.format(here=here))
 
 
-@pytest.mark.parametrize("entries", [":/x", "."])
+@pytest.mark.parametrize("entries", [":/x", ".", "x/../"])
 @pytest.mark.parametrize("start", [[str(ROOT / "run.py")], ["-m", "attnboard"]])
 def test_nothing_is_imported_from_a_current_folder_that_has_no_name(
     tmp_path: Path, start: list[str], entries: str
 ) -> None:
     """A submission called as a package ran in the engine."""
-    for package in ("pydantic", "argparse", "yaml"):
+    for package in ("pydantic", "argparse", "yaml", "__future__", "pathlib", "signal"):
         (tmp_path / package).mkdir()
         (tmp_path / package / "__init__.py").write_text("raise SystemExit('a submission runs')")
     if start[0] == "-m":  # which finds ours there alone
@@ -378,6 +378,44 @@ def test_nothing_is_imported_from_a_current_folder_that_has_no_name(
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert "a submission runs" not in done.stderr
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.startswith("PYTHONPATH: the current folder is left out; write its whole")
+
+
+@pytest.mark.parametrize(
+    ("key", "entries", "kept", "again"),
+    [("PATH", "/x:", "/x", ""), ("PYTHONPATH", ":{here}", "{here}", ""),
+     ("PYTHONPATH", ";/x", None, ""), ("LD_LIBRARY_PATH", ";/x", "/x", ""),
+     ("LD_LIBRARY_PATH", "/x::lib:./", "/x:lib", ""), ("LD_LIBRARY_PATH", "lib:/y", None, ""),
+     ("LD_LIBRARY_PATH", "", None, ""), ("LD_LIBRARY_PATH", ":/x", "/x", "os.environ |= dirty; ")],
+)  # fmt: skip
+def test_a_search_path_that_means_the_current_folder_by_no_name_is_left_once(
+    tmp_path: Path, key: str, entries: str, kept: str | None, again: str
+) -> None:
+    """The engine loaded ./libnvidia-ml.so.1, with `LD_LIBRARY_PATH=$LD_LIBRARY_PATH:/x`.
+
+    again: a wrapper around Python sets it anew at each start.
+    """
+    own = {"PATH": os.defpath, key: entries.format(here=tmp_path)}
+    code = f"import os, sys; dirty = {own}; {again}sys.path.insert(0, {str(ROOT)!r}); "
+    code += "import attnboard; print('once'); attnboard.leave_here(); "
+    code += f"print(os.environ[{key!r}], os.getpid())"
+    with subprocess.Popen(
+        [sys.executable, "-u", "-c", code], cwd=tmp_path, env=own, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        out, err = process.communicate(timeout=60)
+    left = own[key] if kept is None else kept.format(here=tmp_path)
+    assert out.splitlines() == ["once"] * (1 + bool(kept)) + [f"{left} {process.pid}"]
+    assert err.count("left out") == bool(kept)
+
+
+def test_a_current_folder_that_is_gone_ends_no_command(tmp_path: Path) -> None:
+    (tmp_path / "gone").mkdir()
+    line = f"rmdir {tmp_path / 'gone'}; exec {sys.executable} {ROOT / 'run.py'} --root {ROOT} list"
+    done = subprocess.run(
+        line, shell=True, cwd=tmp_path / "gone", capture_output=True, text=True, timeout=60, check=False
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
 
 

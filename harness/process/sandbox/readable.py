@@ -93,7 +93,7 @@ def gpu_nodes(minor: int | None = None) -> list[Path]:
 
 NEVER_INSIDE = ("/boot", "/dev", "/etc", "/proc", "/run", "/sys")
 PATHS = ("PYTHONPATH", "LD_LIBRARY_PATH")
-HERE = {"", ".", "./"}  # an entry that means the current folder; see attnboard/__init__.py
+HERE = {"", ".", "./"}  # what attnboard/__init__.py leaves
 PACKAGES = {"site-packages", "dist-packages"}
 PROJECT = ".attnboard"  # marks somebody's root, see harness/process/project.py
 ARCHIVES = {".zip", ".egg", ".whl"}
@@ -187,8 +187,6 @@ def compilers(shut_in: DenyList) -> Iterator[Path]:
 def refused(shut_in: DenyList) -> dict[str, str]:
     """Entries of PATHS that are there and stay shut, those of sys.path that only this run shuts."""
     asked, usual = asked_for(*PATHS), replace(shut_in, entered=(), here=None)
-    meant = HERE.intersection((os.environ.get("PYTHONPATH") or "/").split(os.pathsep))
-    entries = (*asked, *filter(None, sys.path), *([str(Path.cwd())] if meant else ()))
-    paths = {entry: Path(entry).resolve() for entry in entries}
+    paths = {entry: Path(entry).resolve() for entry in (*asked, *filter(None, sys.path))}
     told = {e: p for e, p in paths.items() if p.exists() and (e in asked or not usual.refusal(p))}
     return {entry: why for entry, path in told.items() if (why := shut_in.refusal(path))}
