@@ -10,7 +10,7 @@ from harness.errors import UsageError, did_you_mean
 from harness.measure.stopping import FIXED, StoppingRule
 from harness.problems import get_problem
 from harness.process.project import HOME, private
-from harness.process.sandbox.readable import DenyList, shut
+from harness.process.sandbox.readable import DenyList, reached, shut
 from harness.process.text import shown
 from harness.schema import Entrant, Kind, Machine, Suite
 
@@ -32,6 +32,7 @@ class Request:
     cases: tuple[str, ...] = ()  # only these of the suite, on the same board; all if empty
     refused: tuple[str, ...] = ()  # why somebody who came with others is left out
     trusted: tuple[Entrant, ...] = ()  # headline and control, as far as nobody asked for them
+    entered: tuple[Path, ...] = ()  # submissions of the whole, shut in every part of it as well
 
     @property
     def asked(self) -> Suite:
@@ -42,12 +43,17 @@ class Request:
     @property
     def shut(self) -> DenyList:
         """What no import path opens: project, cache, submissions but those that come along."""
-        entered = (
+        own = (
             e.folder if e.manifest.name == e.folder.name else e.entry_path
             for e in self.entrants
             if e.kind is Kind.SUBMISSION and not e.folder.resolve().is_relative_to(HOME)
         )
-        return shut(*private(self.root), self.cache, entered=entered)
+        return shut(*private(self.root), self.cache, entered=(*self.entered, *own))
+
+    def whole(self) -> "Request":
+        """The same; what is made of it keeps shut what an import path of all would open."""
+        deny = self.shut
+        return replace(self, entered=reached(replace(deny, entered=()), deny.entered))
 
     @property
     def control(self) -> str:
@@ -63,7 +69,7 @@ class Request:
             hint = did_you_mean(Path(other[0]).name, known_names(folder)) or "run.py list baselines"
             raise UsageError(f"--against {shown(other[0])}: no name of a baseline", hint)
         found = find_entrants(sorted(lacking), folder, Kind.BASELINE, problem) if lacking else ()
-        return replace(self, trusted=tuple(found))
+        return replace(self, trusted=tuple(found)).whole()
 
     def without(self, entrant: str, cases: Sequence[str]) -> "Request":
         """The same for everybody but `entrant`, on `cases` only."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import math
 import os
 import shutil
 import socket
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -262,6 +264,26 @@ def test_the_compilers_words_fake_no_line_of_ours(
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "x: COMPILE_ERROR: kernel.cu:3: x"
     assert lines[1:] == ["  | mine: built", "  |   next: sh", "  next: mend that line"]
+
+
+def test_whoever_is_compiled_the_folders_of_all_stay_shut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The note said that workers cannot read it, and the next line quoted its NOTES.md."""
+    shut: list[object] = []
+
+    def report(*asked: object) -> None:
+        shut.append(asked[-1])
+        raise CudaSourceError("COMPILE_ERROR", "none")
+
+    monkeypatch.setattr(build, "report", report)
+    mine, rival = entrant(tmp_path / "x", "").folder, tmp_path / "lib" / "rival.py"
+    rival.parent.mkdir()
+    rival.write_text(FORWARD)
+    monkeypatch.setattr(sys, "path", [*sys.path, str(rival.parent)])
+    words = {"arch": ["sm_90a"], "fail_on_spills": False, "json": False}
+    assert build.run(argparse.Namespace(names=[str(mine), str(rival)], **words)) == 1
+    assert shut == [(rival,)]
 
 
 def test_it_cannot_tell_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:

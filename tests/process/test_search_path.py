@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.campaign.unit import Unit, plan_units, to_text
 from harness.catalog import request as catalog_request
 from harness.catalog.entrants import find_entrants
 from harness.catalog.request import Request
@@ -329,6 +330,27 @@ def test_what_holds_a_submission_or_lies_in_one_is_shut_and_told(
     monkeypatch.setattr(sys, "path", ["", *sys.path, *editable])
     assert list(readable.refused(deny)) == editable[:1]
     assert not set(readable.opened(deny)) & {tmp_path / name for name, why in places.items() if why}
+
+
+def test_every_part_of_a_request_keeps_the_submissions_of_the_whole_shut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A unit of a campaign knew its own entrants alone: a rival's folder on the path was open."""
+    names = ["mine/submission.py", "looks/submission.py", "far/off/submission.py", "lib/bare.py"]
+    request_of(tmp_path, *names)
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path / "mine"), str(tmp_path / "lib")])
+    case = Case(name="c", batch=1, heads=1, seqlen=16, headdim=64)
+    suite = Suite(name="s", device="cpu", cases=(case,), against="sdpa", baselines=())
+    asked = [str(tmp_path / name) for name in ("mine", "looks", "far/off", "lib/bare.py")]
+    request = catalog_request.resolve(asked, [], suite, Machine(), "sdpa", ROOT, 2)
+    kept = {tmp_path / "mine", tmp_path / "lib" / "bare.py"}  # and not what no path opens
+    parts = [unit.request for unit in plan_units(request)]
+    parts += [Unit.model_validate_json(to_text(unit)).request for unit in plan_units(request)]
+    for part in (*parts, *(p.without(e.name, ["c"]) for p in parts for e in p.entrants)):
+        assert kept <= set(part.entered) | set(part.shut.entered)
+        assert set(part.entered) == kept
+        assert not {tmp_path / "mine", tmp_path / "lib"}.intersection(readable.opened(part.shut))
+    assert len(parts) == 8
 
 
 def test_of_what_comes_along_no_submission_shuts_the_packages(

@@ -65,21 +65,23 @@ def run(args: argparse.Namespace) -> int:
         print(plain_text(f"left out: {why}"), file=sys.stderr)
     if not (cuda := [entrant for entrant in entrants if entrant.manifest.language == "cuda"]):
         raise UsageError("nothing to compile: no CUDA submission among these", "python run.py list")
-    note_walls(cuda)
-    codes, builds = zip(*(one(each, args.arch, args.fail_on_spills) for each in cuda), strict=True)
+    entered = note_walls(entrants)
+    made = (one(each, args.arch, args.fail_on_spills, entered) for each in cuda)
+    codes, builds = zip(*made, strict=True)
     print(dumps({"builds": builds}) if args.json else "\n".join(b["text"] for b in builds))
     return int(max(*codes, 1 if refused else 0, key=(0, Exit.UNAVAILABLE, 1).index))
 
 
-def note_walls(entrants: Iterable[Entrant]) -> None:
-    """Say what keeps the walls around the compiler low, and what they shut."""
+def note_walls(entrants: Iterable[Entrant]) -> tuple[Path, ...]:
+    """Say what keeps the walls around the compiler low, and what they shut; what of `entrants`."""
     sandbox = enter.usual_level()
     request = Request(SUITE, Machine(), tuple(entrants), "", base(), sandbox=sandbox)
     session.note_walls(request, partial(print, file=sys.stderr))
+    return request.whole().entered
 
 
 def one(
-    entrant: Entrant, archs: list[str] | None, fail_on_spills: bool
+    entrant: Entrant, archs: list[str] | None, fail_on_spills: bool, entered: tuple[Path, ...] = ()
 ) -> tuple[int, dict[str, Any]]:
     """The exit code of one submission and what became of it; `text` is how a person reads it."""
     manifest = entrant.manifest
@@ -88,7 +90,7 @@ def one(
         launch = parse_launch(manifest.launch, str(entrant.folder)).model_dump()
     try:
         asked = archs or resources.archs_for(manifest.needs.compute_capability)
-        if not (reports := report(entrant, launch, asked, limits(), enter.usual_level())):
+        if not (reports := report(entrant, launch, asked, limits(), enter.usual_level(), entered)):
             known = ", ".join(asked or resources.ARCHS)
             raise CudaSourceError(NOTHING, f"no .cu file of it holds a kernel for {known}")
     except CudaSourceError as cause:
@@ -116,17 +118,19 @@ def report(
     archs: Sequence[str],
     limits: Limits,
     level: int,
+    entered: tuple[Path, ...] = (),
 ) -> list[KernelReport]:
     """The kernels of `entrant`, for every architecture; `launch` belongs to a plain .cu.
 
-    Raises CudaSourceError with the compiler's words, or UNAVAILABLE without one.
+    entered: whose folders stay shut besides. Raises CudaSourceError with the compiler's words, or
+    UNAVAILABLE without one.
     """
     problem = get_problem(entrant.manifest.problem)
     with contextlib.ExitStack() as stack:
         own = Path(tempfile.mkdtemp(prefix="attnboard-build-"))
         stack.callback(remove_tree, own)
         suite = SUITE.model_copy(update={"limits": limits})
-        request = Request(suite, Machine(), (entrant,), "", base(), own, level)
+        request = Request(suite, Machine(), (entrant,), "", base(), own, level, entered=entered)
         worker = Crew(request, problem, "cpu", own).workers[entrant.name]
         if worker.unmade:
             raise StorageError(worker.unmade, f"free space or permissions under {own.parent}")

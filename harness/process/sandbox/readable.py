@@ -184,6 +184,13 @@ def compilers(shut_in: DenyList) -> Iterator[Path]:
                 yield path
 
 
+def reached(shut_in: DenyList, places: Iterable[Path]) -> tuple[Path, ...]:
+    """Those of `places`, resolved, that are, hold or lie in what would be opened."""
+    paths = {*opened(shut_in), *(path.resolve() for path in compilers(shut_in))}
+    above = paths.union(*(path.parents for path in paths))
+    return tuple(p for p in places if p in above or not paths.isdisjoint(p.parents))
+
+
 def refused(shut_in: DenyList) -> dict[str, str]:
     """Entries of PATHS that are there and stay shut, those of sys.path that only this run shuts."""
     asked, usual = asked_for(*PATHS), replace(shut_in, entered=(), here=None)
