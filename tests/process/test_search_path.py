@@ -29,6 +29,7 @@ def home(tmp_path: Path) -> Path:
     for name in ("lib/fast", ".ssh", ".local/lib/python3/site-packages/x", "src/board/results"):
         (folder / name).mkdir(parents=True)
     (folder / ".ssh" / "id").write_text("secret")
+    (folder / "link").symlink_to("lib")
     (folder / "lib" / "fast" / "__init__.py").write_text("SPEED = 7\n")
     return folder
 
@@ -102,8 +103,23 @@ def test_a_link_opens_no_more_than_what_it_points_to(home: Path) -> None:
     for name, target in (("all", "/"), ("mine", home), ("keys", home / ".ssh")):
         (home / "lib" / name).symlink_to(target)
         assert readable.opened(shut(home), [str(home / "lib" / name)]) == []
-    (home / "lib" / "good").symlink_to(home / "lib" / "fast")
-    assert readable.opened(shut(home), [str(home / "lib" / "good")]) == [home / "lib" / "fast"]
+    (home / "lib" / "good").symlink_to(home / "lib" / "fast")  # workers need the name as well
+    assert readable.opened(shut(home), [str(home / "lib" / "good")]) == [home / "lib" / "good"]
+
+
+def test_a_link_that_leads_nowhere_ends_no_run(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`ln -s loop loop`; a name longer than any; a submission's mark that is such a link."""
+    (home / "loop").symlink_to("loop")
+    long, many = home / ("x" * 300), home / "lib" / "many" / "evil"
+    many.mkdir(parents=True)
+    (many / project.MARK).symlink_to("x" * 300)
+    entries = [str(home / "loop"), str(long), str(many.parent), "/dev/null/x"]
+    for key in readable.PATHS:
+        monkeypatch.setenv(key, os.pathsep.join(entries))
+    monkeypatch.setattr(sys, "path", [*sys.path, *entries])
+    deny = replace(readable.shut(*map(Path, entries)), homes=(home,), own=())
+    assert many.parent in readable.opened(deny)
+    assert readable.refused(deny) == {}
 
 
 def test_only_what_the_user_asked_for_is_told(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,7 +177,7 @@ print(speed, *map(can, sys.argv[1:]))
 @pytest.mark.parametrize(
     ("entries", "speed"),
     [("{home}/lib", 7), ("/", None), ("{home}", None), ("{home}/..", None), ("/:{home}:{home}/lib", 7),
-     ("{home}/.ssh", None), ("{root}", None), ("{root}/results", None)],
+     ("{home}/.ssh", None), ("{root}", None), ("{root}/results", None), ("{home}/link", 7)],
 )  # fmt: skip
 def test_no_import_path_opens_a_home_or_the_checkout(
     home: Path,
@@ -269,13 +285,14 @@ def test_compilers_outside_usr_are_found_by_what_they_are(
 ) -> None:
     toolset, stray = tmp_path / "toolset", tmp_path / "work"
     (toolset / "lib64" / "gcc").mkdir(parents=True)
-    tools = {"g++": toolset / "bin" / "g++", "gcc": stray / "bin" / "gcc"}
-    for tool in tools.values():
+    (tmp_path / "link").symlink_to("toolset")
+    tools = {"g++": tmp_path / "link" / "bin" / "g++", "gcc": stray / "bin" / "gcc"}
+    for tool in (toolset / "bin" / "g++", tools["gcc"]):
         tool.parent.mkdir(parents=True)
         tool.touch()
     monkeypatch.setattr(readable.shutil, "which", tools.get)
     found = list(readable.compilers(readable.shut()))
-    assert toolset in found
+    assert {toolset, tmp_path / "link"} <= set(found), "under both names"
     assert stray not in found, "a wrapper in somebody's folder does not open the folder"
 
 

@@ -18,7 +18,7 @@ open more than packages:
         submission of the run
     it is a top folder of the system, or the current folder where no entry has its whole path
     it lies in the checkout, in the cache, in a submission, or in /etc, /proc, /dev, /run or /sys
-    it lies in another project or behind a dot below a home (~/.ssh), and is no site-packages folder
+    it lies in another project or right below a home behind a dot (~/.ssh), and is no site-packages
 
 Landlock opens a whole hierarchy or nothing of it, so a folder that holds both packages and a home
 stays shut.
@@ -111,16 +111,15 @@ class DenyList:
 
     def refusal(self, path: Path) -> str:
         """Why `path`, resolved, is not opened, or an empty string."""
-        if not path.is_dir() and not (path.is_file() and path.suffix in ARCHIVES):
+        if not os.path.isdir(path) and not (os.path.isfile(path) and path.suffix in ARCHIVES):
             return "it is neither a folder nor an archive of packages"
         if why := self.holds(path):
             return why
         if path == self.here:
             return "it is the current folder; write its whole path if you mean it"
-        above = path.parents if not PACKAGES.intersection(path.parts) else ()
-        projects = [place for place in above if (place / PROJECT).is_file()]
-        first = (home / path.relative_to(home).parts[0] for home in self.homes if home in above)
-        hidden = (place for place in first if place.name.startswith("."))
+        above = (path, *path.parents) if not PACKAGES.intersection(path.parts) else ()
+        projects = [place for place in above if os.path.isfile(place / PROJECT)]
+        hidden = (p for p in above if p.name.startswith(".") and p.parent in self.homes)
         for place in (*self.own, *map(Path, NEVER_INSIDE), *projects, *hidden):
             if path.is_relative_to(place):
                 return f"it lies in {place}"
@@ -128,7 +127,7 @@ class DenyList:
 
     def holds(self, path: Path) -> str:
         """Why not even a compiler's folder is opened: what it is or holds, or whose it is."""
-        projects = [mark.parent for at in (PROJECT, f"*/{PROJECT}") for mark in path.glob(at)]
+        projects = [p for p in (path, *_inside(path)) if os.path.isfile(p / PROJECT)]
         for place in (*self.homes, *self.own, *self.entered, *projects):
             if place == path or path in place.parents:
                 return f"it {'is' if place == path else 'holds'} {place}"
@@ -138,6 +137,17 @@ class DenyList:
         return "it is a top folder of the system" if top else ""
 
 
+def real(path: str | Path) -> Path:
+    """`path` without links; Path.resolve raises where one leads to itself."""
+    return Path(os.path.realpath(path))
+
+
+def _inside(folder: Path) -> list[Path]:
+    with contextlib.suppress(OSError):
+        return list(folder.iterdir())
+    return []
+
+
 def shut(*own: Path, entered: Iterable[Path] = ()) -> DenyList:
     """The homes of this machine (and the temporary folder), the folders `own` of ours, and more."""
     homes = {Path.home(), Path(tempfile.gettempdir())}
@@ -145,8 +155,8 @@ def shut(*own: Path, entered: Iterable[Path] = ()) -> DenyList:
     with contextlib.suppress(KeyError):  # a container's user has no entry
         homes.add(Path(pwd.getpwuid(os.getuid()).pw_dir))
     entries = (entry for key in PATHS for entry in os.environ.get(key, "").split(os.pathsep))
-    whole = {Path(entry).resolve() for entry in entries if entry.startswith("/")}
-    kept = (tuple(sorted({p.resolve() for p in of} - {Path("/")})) for of in (homes, own, entered))
+    whole = {real(entry) for entry in entries if entry.startswith("/")}
+    kept = (tuple(sorted({real(p) for p in of} - {Path("/")})) for of in (homes, own, entered))
     people, ours, theirs = kept
     return DenyList(people, ours, theirs, None if Path.cwd() in whole else Path.cwd())
 
@@ -164,10 +174,10 @@ def import_path() -> list[str]:
 
 
 def opened(shut_in: DenyList, entries: Iterable[str] | None = None) -> list[Path]:
-    """Those of sys.path and of the library path (or of `entries`) that may be read, resolved."""
+    """Those of sys.path and the library path (or of `entries`) that may be read: links as such."""
     wanted = [*sys.path, *asked_for(*PATHS)] if entries is None else entries
-    paths = dict.fromkeys(Path(entry).resolve() for entry in wanted if entry)
-    return [path for path in paths if not shut_in.refusal(path)]
+    paths = dict.fromkeys(Path(entry).absolute() for entry in wanted if entry)
+    return [path for path in paths if not shut_in.refusal(real(path))]
 
 
 def compilers(shut_in: DenyList) -> Iterator[Path]:
@@ -175,18 +185,18 @@ def compilers(shut_in: DenyList) -> Iterator[Path]:
     prefixes = [Path(entry) for entry in asked_for("CUDA_HOME", "CUDA_PATH")]
     for tool, proof in (("gcc", "lib*/gcc"), ("g++", "lib*/gcc"), ("nvcc", "nvvm")):
         if found := shutil.which(tool):
-            prefix = Path(found).resolve().parent.parent
-            prefixes += [prefix] if next(prefix.glob(proof), None) else []
+            places = (Path(found).absolute().parent.parent, real(found).parent.parent)
+            prefixes += [prefix for prefix in places if next(prefix.glob(proof), None)]
     for prefix in dict.fromkeys(prefixes):
         parts = [part for at in TOOLCHAIN.split() for part in prefix.glob(at)]
-        for path in parts if shut_in.refusal(prefix.resolve()) else [prefix]:
-            if not shut_in.holds(path.resolve()):
+        for path in parts if shut_in.refusal(real(prefix)) else [prefix]:
+            if not shut_in.holds(real(path)):
                 yield path
 
 
 def reached(shut_in: DenyList, places: Iterable[Path]) -> tuple[Path, ...]:
     """Those of `places`, resolved, that are, hold or lie in what would be opened."""
-    paths = {*opened(shut_in), *(path.resolve() for path in compilers(shut_in))}
+    paths = {real(path) for path in (*opened(shut_in), *compilers(shut_in))}
     above = paths.union(*(path.parents for path in paths))
     return tuple(p for p in places if p in above or not paths.isdisjoint(p.parents))
 
@@ -194,6 +204,7 @@ def reached(shut_in: DenyList, places: Iterable[Path]) -> tuple[Path, ...]:
 def refused(shut_in: DenyList) -> dict[str, str]:
     """Entries of PATHS that are there and stay shut, those of sys.path that only this run shuts."""
     asked, usual = asked_for(*PATHS), replace(shut_in, entered=(), here=None)
-    paths = {entry: Path(entry).resolve() for entry in (*asked, *filter(None, sys.path))}
-    told = {e: p for e, p in paths.items() if p.exists() and (e in asked or not usual.refusal(p))}
+    entries = (entry for entry in (*asked, *filter(None, sys.path)) if os.path.exists(entry))
+    paths = {entry: real(entry) for entry in entries}
+    told = {e: p for e, p in paths.items() if e in asked or not usual.refusal(p)}
     return {entry: why for entry, path in told.items() if (why := shut_in.refusal(path))}
