@@ -122,6 +122,17 @@ def test_a_link_that_leads_nowhere_ends_no_run(home: Path, monkeypatch: pytest.M
     assert readable.refused(deny) == {}
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="gives a folder to another user")
+def test_what_another_person_has_beside_a_home_is_one(home: Path) -> None:
+    """With LDAP or SSSD the list of users holds nobody."""
+    bob, shared = home.parent / "bob", home.parent / "shared"
+    for folder in (bob / ".ssh", bob / "lib", shared):
+        folder.mkdir(parents=True)
+    os.chown(bob, readable.FIRST_PERSON + 7, 0)
+    said = {path: shut(home).refusal(path) for path in (bob, bob / ".ssh", bob / "lib", shared)}
+    assert list(said.values()) == [f"it is {bob}", f"it lies in {bob / '.ssh'}", "", ""]
+
+
 def test_only_what_the_user_asked_for_is_told(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(home), str(home / "lib"), "/no/where"]))
     monkeypatch.setenv("LD_LIBRARY_PATH", "/")

@@ -20,6 +20,8 @@ open more than packages:
     it lies in the checkout, in the cache, in a submission, or in /etc, /proc, /dev, /run or /sys
     it lies in another project or right below a home behind a dot (~/.ssh), and is no site-packages
 
+Whose user nobody lists, as with LDAP, has a home where it lies beside another one.
+
 Landlock opens a whole hierarchy or nothing of it, so a folder that holds both packages and a home
 stays shut.
 """
@@ -119,7 +121,7 @@ class DenyList:
             return "it is the current folder; write its whole path if you mean it"
         above = (path, *path.parents) if not PACKAGES.intersection(path.parts) else ()
         projects = [place for place in above if os.path.isfile(place / PROJECT)]
-        hidden = (p for p in above if p.name.startswith(".") and p.parent in self.homes)
+        hidden = (p for p in above if p.name.startswith(".") and self._is_home(p.parent))
         for place in (*self.own, *map(Path, NEVER_INSIDE), *projects, *hidden):
             if path.is_relative_to(place):
                 return f"it lies in {place}"
@@ -128,6 +130,8 @@ class DenyList:
     def holds(self, path: Path) -> str:
         """Why not even a compiler's folder is opened: what it is or holds, or whose it is."""
         projects = [p for p in (path, *_inside(path)) if os.path.isfile(p / PROJECT)]
+        if self._is_home(path):
+            return f"it is {path}"
         for place in (*self.homes, *self.own, *self.entered, *projects):
             if place == path or path in place.parents:
                 return f"it {'is' if place == path else 'holds'} {place}"
@@ -135,6 +139,14 @@ class DenyList:
             return f"it lies in {within}"
         top = len(path.parts) < 3 or path.parent == Path("/var")
         return "it is a top folder of the system" if top else ""
+
+    def _is_home(self, path: Path) -> bool:
+        """Whether `path` is one, or what somebody else has beside one: LDAP lists nobody."""
+        beside = {home.parent for home in self.homes}.difference(self.homes, [Path("/")])
+        with contextlib.suppress(OSError):
+            if path.parent in beside and FIRST_PERSON <= path.stat().st_uid != os.getuid():
+                return True
+        return path in self.homes
 
 
 def real(path: str | Path) -> Path:
