@@ -96,9 +96,14 @@ def _taken(path: Path, entrant: Entrant) -> SubmissionError:
 
 def _is_anothers(entrant: Entrant, root: Path) -> bool:
     """Whether its name leads to another one in `root`, whose row it would take."""
-    named = (f"{home / entrant.name}{end}" for home in layers(root) for end in ("", *ENTRIES))
-    first = next(filter(os.path.exists, named), None)
-    return first is not None and Path(first).resolve() not in (entrant.folder, entrant.entry_path)
+    first = place_of(entrant.name, root)
+    return first is not None and first.resolve() not in (entrant.folder, entrant.entry_path)
+
+
+def place_of(name: str, root: Path) -> Path | None:
+    """Where the entry `name` of `root` lies, whatever the current folder holds."""
+    named = (Path(f"{home / name}{end}") for home in layers(root) for end in ("", *ENTRIES))
+    return next(filter(os.path.exists, named), None)
 
 
 def problem_of(names: Iterable[str], root: Path) -> Problem:

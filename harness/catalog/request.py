@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from harness.catalog.entrants import ALL, find_entrants, gather, known_names
+from harness.catalog.entrants import ALL, find_entrants, gather, known_names, load_entrant, place_of
 from harness.catalog.null_kernel import NAME as NULL
 from harness.errors import UsageError, did_you_mean
 from harness.measure.stopping import FIXED, StoppingRule
@@ -12,7 +12,7 @@ from harness.problems import get_problem
 from harness.process.project import HOME, private
 from harness.process.sandbox.readable import DenyList, reached, shut
 from harness.process.text import shown
-from harness.schema import Entrant, Kind, Machine, Suite
+from harness.schema import Entrant, Kind, Machine, Suite, is_name
 
 
 @dataclass(frozen=True)
@@ -65,10 +65,12 @@ class Request:
         """The same once headline and control are read that are not among the entrants."""
         lacking = {self.baseline, self.control} - {entrant.name for entrant in self.entrants}
         folder, problem = self.root / "baselines", get_problem(self.suite.problem)
-        if other := sorted(lacking - set(known_names(folder))):  # a path would be read as one
-            hint = did_you_mean(Path(other[0]).name, known_names(folder)) or "run.py list baselines"
-            raise UsageError(f"--against {shown(other[0])}: no name of a baseline", hint)
-        found = find_entrants(sorted(lacking), folder, Kind.BASELINE, problem) if lacking else ()
+        found = []
+        for name in sorted(lacking):
+            if not (place := is_name(name) and place_of(name, folder)):
+                hint = did_you_mean(Path(name).name, known_names(folder)) or "run.py list baselines"
+                raise UsageError(f"--against {shown(name)}: no name of a baseline", hint)
+            found.append(load_entrant(place, Kind.BASELINE, problem, folder))
         return replace(self, trusted=tuple(found)).whole()
 
     def without(self, entrant: str, cases: Sequence[str]) -> "Request":

@@ -26,7 +26,7 @@ from harness.errors import Exit, SubmissionError, SuiteError, UsageError
 from harness.measure.machine import Machine
 from harness.measure.two_clocks import GPU_TOLERANCE
 from harness.problems import get_problem
-from harness.process import process_tree
+from harness.process import process_tree, project
 from harness.schema import MOST_SLACK_PCT, Case, Status
 from harness.schema.suite import MOST_CASES
 
@@ -461,3 +461,20 @@ def test_what_is_no_name_of_a_baseline_is_none_to_be_held_against(
     suite = load_suite("smoke", ROOT / "configs")
     with pytest.raises(UsageError, match=r"no name of a baseline|no entry"):
         resolve(["triton_template"], [], suite, Machine(), word, ROOT, 0)
+
+
+@pytest.mark.parametrize("file", ["fold/submission.py", "fold.py"])
+def test_a_baseline_of_one_s_own_needs_no_manifest_to_be_held_against(
+    file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And it is ours, whatever the current folder calls so."""
+    for place in (tmp_path / "baselines" / file, tmp_path / "here" / "fold" / "submission.py"):
+        place.parent.mkdir(parents=True)
+        place.write_text(GOOD)
+    (tmp_path / project.MARK).touch()
+    monkeypatch.chdir(tmp_path / "here")
+    suite = load_suite("smoke", ROOT / "configs")
+    made = resolve(["triton_template"], [], suite, Machine(), "fold", tmp_path, 0)
+    theirs = [e for e in made.trusted if e.name == "fold"]
+    assert [e.entry_path for e in theirs] == [tmp_path / "baselines" / file]
+    assert made.baseline == "fold"
