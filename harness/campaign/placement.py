@@ -12,6 +12,7 @@ from harness.campaign.executor import Engine
 from harness.campaign.unit import Asked, plan_units
 from harness.catalog.request import Request
 from harness.errors import HarnessError, UsageError
+from harness.process.sandbox import readable
 from harness.schema import Machine, Result
 
 REMOTE = ("ray", "slurm")
@@ -51,6 +52,7 @@ class Placement:
 
     def make_executor(self, request: Request) -> Engine:
         """Who places the units; torch, Ray and submitit are imported where they are needed only."""
+        readable.make_absolute()
         on_cpu, kind = request.suite.device == "cpu", self.sku_of(request)
         if self.executor == "ray":
             from harness.campaign.ray import RayCluster

@@ -443,6 +443,21 @@ def test_resume_elsewhere_needs_to_know_the_gpu() -> None:
         Placement("ray").folder_of(request(["a"], GPU_SUITE))
 
 
+def test_units_find_what_the_user_s_relative_paths_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their processes start in another folder: an honest row ended as IMPORT_ERROR."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", "lib:/x:../y")
+    monkeypatch.setenv("CUDA_HOME", "cuda")
+    monkeypatch.setenv("LD_LIBRARY_PATH", "")
+    monkeypatch.delenv("CUDA_PATH", raising=False)
+    Placement().make_executor(request(["a"])).close()
+    assert os.environ["PYTHONPATH"] == f"{tmp_path}/lib:/x:{tmp_path}/../y"
+    assert os.environ["CUDA_HOME"] == f"{tmp_path}/cuda"
+    assert (os.environ["LD_LIBRARY_PATH"], os.environ.get("CUDA_PATH")) == ("", None)
+
+
 def test_gpus_of_one_kind_are_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     small = H200.model_copy(update={"gpu": "NVIDIA L4", "memory_gib": 22.5})
     host = [H200, small, H200, H200]

@@ -179,6 +179,12 @@ def asked_for(*keys: str) -> list[str]:
     return list(dict.fromkeys(str(Path(e).absolute()) for e in entries if e not in HERE))
 
 
+def make_absolute() -> None:
+    """Make the user's search paths absolute: children that are started elsewhere find the same."""
+    for key in {"PATH", *PATHS, "CUDA_HOME", "CUDA_PATH"}.intersection(os.environ):
+        os.environ[key] = os.pathsep.join(asked_for(key))
+
+
 def import_path() -> list[str]:
     """What a worker's PYTHONPATH needs to import as the user can: theirs, then the user's site."""
     own, user = asked_for("PYTHONPATH"), site.getusersitepackages()
