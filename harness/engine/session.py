@@ -20,7 +20,7 @@ from harness.engine.guards.resource_watch import ResourceWatch
 from harness.engine.processes.judge_client import JudgeClient
 from harness.engine.processes.worker_process import WorkerProcess
 from harness.engine.run import BrokenRun, Run
-from harness.errors import HarnessError
+from harness.errors import HarnessError, UnavailableError
 from harness.measure.machine import minor_of, missing, too_old, without_gpu
 from harness.measure.telemetry import Monitor
 from harness.measure.verdict import RunFacts, asked_facts
@@ -60,6 +60,11 @@ def opened(request: Request, save: Callable[[Result], None], observer: Observer)
     """A Run with its judge ready, its builds done, its workers started; all end on the way out."""
     problem = get_problem(request.suite.problem)
     enter.require(request.sandbox)
+    try:
+        request.cache.mkdir(parents=True, exist_ok=True)
+    except OSError as cause:  # of a user without a home: no entry's fault
+        hint = "HOME=DIR, a folder that you can write"
+        raise UnavailableError(f"no folder for caches: {cause}", hint) from None
     note_walls(request, observer.note)
     before = frozenset(process_tree.children(os.getpid()))
     with contextlib.ExitStack() as stack:

@@ -20,7 +20,7 @@ from harness.engine.events import Observer
 from harness.engine.guards.quiet import Quiet
 from harness.engine.processes import worker_process
 from harness.engine.processes.worker_process import WorkerProcess
-from harness.errors import HarnessError
+from harness.errors import HarnessError, UnavailableError
 from harness.measure.verdict import Evidence
 from harness.problems import get_problem
 from harness.process import wire
@@ -296,6 +296,20 @@ def test_walls_lower_than_usual_are_told(
     session.note_walls(request, notes.append)
     assert len(notes) == bool(told)
     assert told in "".join(notes)
+
+
+def test_who_has_no_place_for_caches_is_told_once_and_before_the_run(tmp_path: Path) -> None:
+    """A user with neither an entry nor HOME: each entry ended as our fault, to be reported."""
+    (tmp_path / "file").touch()
+    request: Any = SimpleNamespace(
+        suite=SimpleNamespace(problem="attention_forward"),
+        sandbox=0,
+        cache=tmp_path / "file" / "x",
+        entrants=[1],
+    )
+    with pytest.raises(UnavailableError, match="no folder for caches") as caught:
+        session.execute(request, print, Observer())
+    assert caught.value.hint.startswith("HOME=")
 
 
 def test_doctor_says_which_level_is_usual_and_why(monkeypatch: pytest.MonkeyPatch) -> None:
