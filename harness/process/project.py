@@ -29,7 +29,7 @@ def find(start: Path | None = None) -> Path | None:
     that is none.
     """
     if asked := os.environ.get(VARIABLE, ""):
-        folder = Path(asked).resolve()
+        folder = Path(os.path.realpath(asked))  # Path.resolve raises at a link to itself
         if not is_project(folder):
             raise UsageError(
                 f"{VARIABLE} or --root: {asked} is no project, it has no file {MARK}",

@@ -107,6 +107,9 @@ def test_the_variable_counts_before_the_current_folder(
     monkeypatch.setenv(VARIABLE, str(tmp_path / "absent"))
     with pytest.raises(UsageError, match="absent is no project"):
         project.root()
+    (tmp_path / "absent").symlink_to("absent")  # which leads to itself
+    with pytest.raises(UsageError, match="absent is no project"):
+        project.root()
 
 
 @pytest.mark.parametrize("words", [["--root", "there"], ["--root=there"]])
