@@ -27,7 +27,6 @@ BINDS = (
     r"|\w+[ \t]+as[ \t]+{0}[ \t\r,)]*(?:#|$)|{0}[ \t]*(?:[:,][^=\n]*)?=(?!=))"
 )
 MOST_MANIFEST_BYTES = 32 << 10  # as it is told to a worker
-MOST_HELD_BYTES = 1 << 30  # of files, by one process; who runs an entrant beyond reads it again
 
 
 def find_entrants(
@@ -57,7 +56,6 @@ def gather(
     """
     found: dict[Path, Entrant] = {}
     named: set[Path] = set()
-    held = 0
     refused: list[SubmissionError] = []
     for name in _split(names):
         if name != ALL:
@@ -77,10 +75,7 @@ def gather(
                     raise
                 refused.append(cause)
             else:
-                place, size = entrant.entry_path.resolve(), sum(len(b) for _, b in entrant.files)
-                if held + size > MOST_HELD_BYTES:
-                    entrant, size = entrant.model_copy(update={"files": ()}), 0
-                held += size
+                place = entrant.entry_path.resolve()
                 found.setdefault(place, entrant)
                 named |= {place} if alone else set()
         if name == ALL and kind is Kind.SUBMISSION and not paths and not refused:

@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 
-from harness.catalog.entrants import private_folder, read_again, stage
+from harness.catalog.entrants import private_folder, stage
 from harness.catalog.null_kernel import null_entrant
 from harness.catalog.request import Request
 from harness.engine.processes.worker_process import WorkerProcess
@@ -77,7 +77,6 @@ class Crew:
         folders = {cache: us if uid is None else uid, private: us}
         make_room = functools.partial(_make_room, folders, most_gib)
         try:
-            entrant = entrant if entrant.files else read_again(entrant)
             for folder, user in folders.items():
                 own_folder(folder, user, most_gib)
             stage(entrant, staged)

@@ -11,7 +11,6 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from harness.catalog import entrants as catalog_entrants
 from harness.catalog.entrants import load_entrant
 from harness.catalog.request import Request
 from harness.catalog.suites import load_suite
@@ -93,32 +92,6 @@ def test_a_worker_is_told_of_the_copy_and_not_of_the_folder(tmp_path: Path) -> N
     assert words[words.index("--folder") + 1] == str(worker.jail.source)
     assert [path.name for path in worker.jail.source.iterdir()] == ["mine.py"]
     assert str(tmp_path / "mine.py") not in " ".join(words)
-
-
-def test_what_is_too_much_to_hold_for_all_is_read_again_for_each(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """40 folders of sparse files were 1.2 GiB of the engine."""
-    for name in "abc":
-        (tmp_path / "many" / name).mkdir(parents=True)
-        (tmp_path / "many" / name / "submission.py").write_text(SOURCE)
-    size, problem = len(SOURCE.encode()), get_problem("attention_forward")
-    monkeypatch.setattr(catalog_entrants, "MOST_HELD_BYTES", size * 2)
-    found, _ = catalog_entrants.gather([str(tmp_path / "many")], ROOT, Kind.SUBMISSION, problem)
-    assert [len(each.files) for each in found] == [1, 1, 0]
-    (tmp_path / "scratch").mkdir()
-    suite = load_suite("smoke", ROOT / "configs")
-    request = Request(suite, Machine(), tuple(found), "sdpa", cache=tmp_path / "cache")
-    workers = Crew(request, problem, "cpu", tmp_path / "scratch").workers
-    assert {(w.unmade, len(w.entrant.files)) for w in workers.values()} == {("", 1)}
-    assert (workers["c"].jail.source / "submission.py").read_text() == SOURCE
-    (tmp_path / "many" / "c" / "submission.py").write_text(SOURCE + "# changed")
-    workers = Crew(request, problem, "cpu", tmp_path / "scratch").workers
-    assert {name: bool(w.unmade) for name, w in workers.items()} == {
-        "a": False,
-        "b": False,
-        "c": True,
-    }
 
 
 def test_a_seat_that_cannot_be_made_fails_its_own_entry_and_nobody_else_s(
