@@ -31,6 +31,7 @@ class Claims:
     gqa: bool
     any_seqlens: bool
     capabilities: tuple[tuple[int, int], ...]  # of the GPUs that it was judged on
+    needs: tuple[int, int]  # the least, of what nobody judged
     interpreted: bool  # Triton's interpreter runs it on a CPU
     #: (headdim, dtype, grouped heads, unequal lengths, GPU) of each judged case; none: all.
     together: tuple[tuple[int, torch.dtype, bool, bool, tuple[int, int]], ...] = ()
@@ -52,6 +53,7 @@ def claims(name: str) -> Claims | None:
         gqa=bool(said.get("gqa")),
         any_seqlens=said.get("seqlens") == "any",
         capabilities=tuple(_pair(text) for text in told["capabilities"]),
+        needs=_pair(told["needs"]["compute_capability"]),
         interpreted=told["language"] == "triton",
         together=tuple((d, DTYPES[t], h, k, _pair(on)) for d, t, h, k, on in told["together"]),
     )
@@ -143,9 +145,10 @@ def _no_device(said: Claims, device: torch.device) -> str:
     if device.type != "cuda" or torch.version.cuda is None:
         return f"tensors on {device.type}, which is no NVIDIA GPU"
     here = _capability(device.index)
-    if said.capabilities and here not in said.capabilities:
-        known = ", ".join(f"{major}.{minor}" for major, minor in said.capabilities)
-        return f"a GPU of compute capability {here[0]}.{here[1]}, judged on {known}"
+    if here not in said.capabilities if said.capabilities else here < said.needs:
+        known = ", ".join(f"{major}.{minor}" for major, minor in said.capabilities or [said.needs])
+        why = "judged on" if said.capabilities else "the kernel needs"
+        return f"a GPU of compute capability {here[0]}.{here[1]}, {why} {known}"
     return ""
 
 

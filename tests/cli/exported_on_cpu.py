@@ -281,6 +281,13 @@ def what_another_gpu_was_judged_for():
             q = torch.empty(1, 4, 40, 64, dtype=dtypes[judged], device="cuda:0")
         why = fit.refusal(q, q, q, True, 0.1, grads=False)
         assert ("never judged together" in why) is (here != judged) is bool(why), why
+    unjudged = dataclasses.replace(forward, capabilities=(), together=(), needs=(8, 0))
+    fit.claims = {"forward": unjudged}.get
+    for gpu in ((7, 5), (8, 0), (8, 9), (10, 0)):
+        fit._known.clear()
+        fit._capability = {0: gpu}.get
+        why = fit.refusal(q, q, q, True, 0.1, grads=False)
+        assert ("needs 8.0" in why) is (gpu < (8, 0)) is bool(why), (gpu, why)
     fit.claims, torch.version.cuda, fit._capability = said, cuda, capability
     PACKAGE.fit._known.clear()
 

@@ -322,13 +322,17 @@ def test_rows_of_a_cpu_tell_nothing_of_a_gpu(
     for line in map(record.parse, _lines(judged(tmp_path / "gpu"))):
         told = {"gpu": "cpu", "machine": line.machine.without_gpu()}
         record.append(tmp_path / "cpu", line.model_copy(update=told))
-    for words, capabilities in ([], ["0.0"]), (["--unjudged"], ["9.0"]):
+    for words, capabilities in ([], ["0.0"]), (["--unjudged"], []):
         assert (
             call(tmp_path / f"out{len(words)}", PAIR[0], "--results", tmp_path / "cpu", *words) == 0
         )
         path = tmp_path / f"out{len(words)}" / PACKAGE / "evidence.json"
         told = json.loads(path.read_text())["forward"]
-        assert told["capabilities"] == capabilities
+        assert (told["capabilities"], told["needs"]["compute_capability"]) == (capabilities, "9.0")
+        readme = (tmp_path / f"out{len(words)}" / "README.md").read_text()
+        assert (
+            f"compute capability {capabilities[0] if capabilities else '9.0 or newer'};" in readme
+        )
         assert len(told["boards"]) == len(told["together"]) // 3 == (not words)
         assert ("a CPU alone has judged it" in capsys.readouterr().out) is (not words)
 

@@ -154,7 +154,8 @@ def _readme(package: str, forward: Part, backward: Part | None) -> str:
 
 def _claims(part: Part) -> str:
     """What an entry takes, in one line."""
-    claims = part.claims
+    claims, least = part.claims, part.entrant.manifest.needs.compute_capability
+    takes = ", ".join(part.capabilities) or ("any" if least == NO_GPU else f"{least} or newer")
     return ", ".join(
         [
             f"headdim {', '.join(map(str, claims.headdims))}",
@@ -162,7 +163,7 @@ def _claims(part: Part) -> str:
             *([] if claims.causal == "both" else [f"causal={claims.causal}"]),
             *(["grouped heads"] if claims.gqa else []),
             *(["any seqlen_k"] if claims.seqlens == "any" else []),
-            f"compute capability {', '.join(part.capabilities) or 'any'}",
+            f"compute capability {takes}",
         ]
     )
 

@@ -72,10 +72,8 @@ class Part:
 
     @property
     def capabilities(self) -> list[str]:
-        """Of the GPUs that it was judged on, 0.0 of a CPU; without any, the least that it needs."""
-        found = {on for *_, on in self.together}
-        least = self.entrant.manifest.needs.compute_capability
-        return sorted(found) or ([] if least == NO_GPU else [least])
+        """Of the GPUs that it was judged on, 0.0 of a CPU."""
+        return sorted({on for *_, on in self.together})
 
     def as_json(self, records: str) -> dict[str, Any]:
         """As it stands in evidence.json; `records` is the file that holds its lines."""
