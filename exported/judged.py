@@ -1,7 +1,8 @@
 """What this package was made of, evidence.json and the judged files beside it, and their functions.
 
 The functions are imported from forward/ and backward/ when they are first needed. Whatever a judged
-file imports of its folder, then or in a call, is a module of this package and nobody else's.
+file imports of its folder, then or in a call, is a module of this package and nobody else's: of
+the names that `import` found there where it was judged (`modules` in evidence.json).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
+from importlib.abc import Loader
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from types import ModuleType
@@ -86,13 +88,22 @@ class _Loader(SourceFileLoader):
         super().exec_module(module)
 
 
+class _Outside(Loader):
+    """What bears `name` outside of the folder, itself."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def exec_module(self, module: ModuleType) -> None:
+        sys.modules[module.__name__] = importlib.import_module(self.name)
+
+
 class _Folder:
     """Finds the modules of an entry's folder, `name`.helper, which another calls `helper`."""
 
-    def __init__(self, name: str, entry: Path) -> None:
+    def __init__(self, name: str, entry: Path, modules: Sequence[str]) -> None:
         self.name, self.entry, self.home = name, entry, entry.parent
-        there = (path for path in self.home.glob("*") if path.suffix == ".py" or path.is_dir())
-        self.own = {ENTRY, *(path.name.removesuffix(".py") for path in there)} - {"torch", "triton"}
+        self.own = {ENTRY, *modules}
         self.builtins = {**vars(builtins), "__import__": self._import}
 
     def find_spec(
@@ -105,21 +116,29 @@ class _Folder:
             return spec
         if not name.startswith(f"{self.name}."):
             return None
-        found = PathFinder.find_spec(name, path)
         if name == f"{self.name}.{ENTRY}":
             found = importlib.util.spec_from_file_location(name, self.entry)
+        else:
+            own = [each for each in path or () if Path(each).is_relative_to(self.home)]
+            found = PathFinder.find_spec(name, own)
+        bare = name.removeprefix(f"{self.name}.")
+        if not found and "." in bare and self._is_open(bare.partition(".")[0]):
+            return ModuleSpec(name, _Outside(bare))
         if found and isinstance(found.loader, SourceFileLoader):
             found.loader = _Loader(name, found.loader.path)
             found.loader.builtins = self.builtins
         return found
 
+    def _is_open(self, first: str) -> bool:
+        """Whether it is a folder without __init__.py, which others of that name go on."""
+        return getattr(sys.modules[f"{self.name}.{first}"], "__file__", None) is None
+
     def _import(
         self, name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0
     ) -> ModuleType:
-        """What `import` calls there; of the standard library what is loaded already comes first."""
+        """What `import` calls there."""
         first = name.partition(".")[0]
-        loaded = first in sys.stdlib_module_names and first in sys.modules
-        if level or loaded or first not in self.own:
+        if level or first not in self.own:
             return builtins.__import__(name, globals, locals, fromlist, level)
         found = builtins.__import__(f"{self.name}.{name}", globals, locals, fromlist)
         return found if fromlist else sys.modules[f"{self.name}.{first}"]
@@ -128,4 +147,4 @@ class _Folder:
 for _name in ("forward", "backward"):
     if _told := part(_name):
         _entry = HERE / _name / _told["entry_file"]
-        sys.meta_path.insert(0, _Folder(f"{__package__}._{_name}", _entry))
+        sys.meta_path.insert(0, _Folder(f"{__package__}._{_name}", _entry, _told["modules"]))

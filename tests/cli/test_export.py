@@ -567,6 +567,58 @@ def test_what_a_judged_file_imports_is_of_its_folder_then_and_later(tmp_path: Pa
     assert done.returncode == 0, done.stderr
 
 
+SHARED = """\
+import numpy, profile, spread.far.deep as deep, whole
+from spread import far, near
+
+def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
+    import sched, spread.near
+    from spread.far import deep as again
+    assert again is deep and spread.far is far and far.same() and spread.near.far is far
+    assert "spread.far" in __import__("sys").modules and numpy.ones(1) == whole.S == far.S
+    return v * profile.S * sched.S * near.S
+"""
+
+
+def test_whose_module_a_name_is_does_not_hang_on_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder without __init__.py is one of many; a worker has not loaded all that a user has."""
+    for name, text in {
+        "site/spread/far/__init__.py": "import sys\nS = 1\ndef same(): return sys.modules[__name__]",
+        "site/spread/far/deep.py": "",
+        "site/whole/__init__.py": "S = 1",
+        "one/submission.py": SHARED,
+        "one/manifest.yaml": "name: one\nlanguage: triton\nclaims: {headdims: [32]}\n",
+        "one/spread/near.py": "from . import far\nS = 1",
+        "one/spread/attn.cuh": "",
+        "one/whole/table.txt": "",
+        "one/numpy.py": "raise RuntimeError",
+        "one/profile.py": "S = 1",
+        "one/sched.py": "S = 1",
+        "one/__main__.py": "raise RuntimeError",
+        "one/LICENSE": "",
+        "torch.py": "raise RuntimeError('of the current folder')",
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    (tmp_path / "none").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
+    words = (tmp_path / "one", "--unjudged", "--results", tmp_path / "none")
+    assert call(tmp_path / "out", *words) == 0
+    script = (
+        "import cProfile, sched, torch, attnboard_one as one\n"
+        "v = torch.ones(1, 1, 8, 32, dtype=torch.float16)\n"
+        "assert one.attention(v, v, v).unique().item() == 1"
+    )
+    done = python(tmp_path / "out", "-W", "error", "-c", script, TRITON_INTERPRET="1")
+    assert done.returncode == 0, done.stderr
+    told = json.loads((tmp_path / "out" / "attnboard_one" / "evidence.json").read_text())
+    assert told["forward"]["modules"] == ["profile", "sched", "spread", "submission"]
+
+
 def test_in_transformers(pair: Path) -> None:
     pytest.importorskip("transformers")
     (told,) = outcomes(pair, "in_transformers").values()

@@ -8,15 +8,18 @@ FOLDER/PACKAGE/forward/  backward/         the judged files
 
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
-from pathlib import Path
+from importlib.util import find_spec
+from pathlib import Path, PurePath
 from typing import Any
 
 from harness import __version__
 from harness.board.render.markdown import safe
 from harness.board.render.text import DOUBT, UNHELD, milliseconds, number, sanitize
 from harness.cli.commands.export.evidence import NO_GPU, Part
-from harness.errors import typed
+from harness.errors import UnavailableError, typed
 from harness.process.project import HOME
 
 CODE = HOME / "exported"
@@ -25,6 +28,18 @@ LICENCES = ("LICENSE", "LICENSE.txt", "LICENSE.md", "COPYING")
 FETCHED = {"torch", "triton", "numpy", "cuda-bindings", "nvidia-cutlass-dsl"}
 FETCHED |= {"flash-attn", "flash-attn-4", "flashinfer-python"}
 BY_NAME = rb"import_module|sys\.(modules(?!\[__name__\])|path)\b"  # ways to a module but `import`
+#: Prints which modules are another's where it is judged, of names of files and of bare folders.
+WORKER = """
+import sys
+from importlib.util import find_spec
+sys.path.insert(0, sys.argv[1])
+import harness.worker.__main__
+sys.path[:] = [each for each in sys.path if each not in ("", sys.argv[1])]
+files, bare = (words.split() for words in sys.argv[2:])
+loaded = {*sys.modules, *sys.builtin_module_names}
+print(*loaded.intersection(files + bare))
+print(*(each for each in set(bare) - loaded if (spec := find_spec(each)) and spec.origin))
+"""
 APACHE = "Apache-2.0"  # this project's own, whose text lies in its root
 
 PYPROJECT = """\
@@ -59,6 +74,7 @@ def write(folder: Path, package: str, forward: Part, backward: Part | None) -> l
     """Make `folder`, which is not there, or is empty. Returns what its reader should know."""
     home = folder / package
     licence = licence_text(forward)
+    modules = {part.entrant.name: own_modules(part) for part in (forward, backward) if part}
     notes = [] if licence else ["the entry brings no text of its licence; add a LICENSE to FOLDER"]
     home.mkdir(parents=True)
     for path in sorted(CODE.glob("*.py")):
@@ -66,7 +82,7 @@ def write(folder: Path, package: str, forward: Part, backward: Part | None) -> l
     evidence: dict[str, Any] = {"package": package, "attnboard": __version__, "backward": None}
     for name, part in (("forward", forward), ("backward", backward)):
         if part is not None:
-            evidence[name] = part.as_json(f"{name}.jsonl")
+            evidence[name] = part.as_json(f"{name}.jsonl") | {"modules": modules[part.entrant.name]}
             (home / f"{name}.jsonl").write_bytes(b"".join(line + b"\n" for line in part.lines))
             for file, body in part.entrant.files:
                 path = home / name / file
@@ -94,6 +110,32 @@ def write(folder: Path, package: str, forward: Part, backward: Part | None) -> l
             f"pip installs no {', '.join(others)} with it: do so yourself if you trust them"
         )
     return notes
+
+
+def own_modules(part: Part) -> list[str]:
+    """What `import` finds in its entry's folder, as in the judge's worker.
+
+    Neither what that has loaded, nor a folder without __init__.py where a package bears its name.
+    """
+    home = PurePath(part.entrant.manifest.entry).parent
+    paths = [PurePath(name) for name, _ in part.entrant.files]
+    there = [path.relative_to(home).parts for path in paths if path.is_relative_to(home)]
+    files = {
+        first.removesuffix(".py")
+        for first, *rest in there
+        if rest == ["__init__.py"] or first.endswith(".py")
+    }
+    names = files | {first for first, *rest in there if rest}
+    names = {name for name in names if name.isidentifier()} - {"__main__", "triton"}
+    if not any(map(find_spec, names)):
+        return sorted(names)
+    asked = (" ".join(names & files), " ".join(names - files))
+    words = (sys.executable, "-s", "-c", WORKER, str(HOME), *asked)
+    done = subprocess.run(words, cwd=HOME, capture_output=True, text=True, check=False)
+    if done.returncode:
+        why = (done.stderr.splitlines() or [""])[-1]
+        raise UnavailableError(f"whose are {' '.join(asked)}? {why}", "python run.py doctor")
+    return sorted(names - set(done.stdout.split()))
 
 
 def licence_text(part: Part) -> bytes | None:
