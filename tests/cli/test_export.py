@@ -207,23 +207,38 @@ def test_a_wheel_holds_all_of_it_whatever_a_repository_around_ignores(tmp_path: 
     assert "attnboard_one/forward/lib/a.py" in there
 
 
+BY_IMPORT = "find each other by `import`, not by"
+
+
 @pytest.mark.parametrize(
-    ("line", "way"),
+    ("text", "note"),
     [
-        ("from importlib import import_module", "import_module"),
-        ("kept = sys.modules['helper']", "sys.modules"),
-        ("sys.path.insert(0, here)", "sys.path"),
+        ("from importlib import import_module", f"{BY_IMPORT} import_module"),
+        ("kept = sys.modules['helper']", f"{BY_IMPORT} sys.modules"),
+        ("sys.path.insert(0, here)", f"{BY_IMPORT} sys.path"),
+        ("importlib.resources.files('pk')", f"{BY_IMPORT} importlib.resources"),
+        ("@torch.compile\ndef run(q):\n    import odd\n", "what torch.compile traces imports"),
+        (
+            "def f():\n\timport os, odd\nf = torch._dynamo.optimize()(f)",
+            "what torch.compile traces",
+        ),
+        ("@torch.library.custom_op('mine::finish')", "names an operator of torch alike"),
         ("this = sys.modules[__name__]", None),
+        ("def f():\n    import odd", None),
+        ("import odd\nf = torch.compile(odd.f)\ndef g():\n    import math", None),
     ],
 )
-def test_ways_to_a_module_that_a_package_does_not_go_are_told(
-    tmp_path: Path, line: str, way: str | None
+def test_what_does_not_go_in_a_package_as_in_a_worker_is_told(
+    tmp_path: Path, text: str, note: str | None
 ) -> None:
     entrant = entrant_of("triton_template")
-    odd = entrant.model_copy(update={"files": (*entrant.files, ("odd.py", line.encode()))})
-    notes = bundle.write(tmp_path / "out", "mine", Part(odd, (), ()), None)
-    told = [note for note in notes if "find each other by `import`, not by" in note]
-    assert [note.split()[-1] for note in told] == [way] * bool(way)
+    odd = entrant.model_copy(update={"files": (*entrant.files, ("odd.py", text.encode()))})
+    notes = [
+        told
+        for told in bundle.write(tmp_path / "out", "mine", Part(odd, (), ()), None)
+        if told.startswith("triton_template: ")
+    ]
+    assert [note in told for told in notes] == [True] * bool(note), notes
 
 
 def test_other_bytes_than_the_judged_are_seen(pair: Path, tmp_path: Path) -> None:

@@ -27,7 +27,9 @@ LICENCES = ("LICENSE", "LICENSE.txt", "LICENSE.md", "COPYING")
 #: What pip may fetch for a package. Whatever else a manifest names is its author's choice alone.
 FETCHED = {"torch", "triton", "numpy", "cuda-bindings", "nvidia-cutlass-dsl"}
 FETCHED |= {"flash-attn", "flash-attn-4", "flashinfer-python"}
-BY_NAME = rb"import_module|sys\.(modules(?!\[__name__\])|path)\b"  # ways to a module but `import`
+#: Ways to a module but `import`; to an import by torch's own; to a name that a process has once.
+BY_NAME = rb"import_module|importlib\.resources|pkgutil|sys\.(modules(?!\[__name__\])|path)\b"
+COMPILED, OPERATOR = rb"torch\.compile|import compile|dynamo", rb"custom_op|triton_op|Library\("
 #: Prints which modules are another's where it is judged, of names of files and of bare folders.
 WORKER = """
 import sys
@@ -88,17 +90,12 @@ def write(folder: Path, package: str, forward: Part, backward: Part | None) -> l
                 path = home / name / file
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(body)
-            python = b"\n".join(body for file, body in part.entrant.files if file.endswith(".py"))
-            if way := re.search(BY_NAME, python):
-                said = f"{part.entrant.name}: a package's files find each other by `import`, not by"
-                notes.append(f"{said} {way[0].decode()}")
+            notes.extend(_notes_on(part, modules[part.entrant.name]))
     (home / "evidence.json").write_text(json.dumps(evidence, indent=1) + "\n", encoding="utf-8")
     if licence is not None:
         (folder / "LICENSE").write_bytes(licence)
     (folder / "pyproject.toml").write_text(_pyproject(package, forward, backward), encoding="utf-8")
     (folder / "README.md").write_text(_readme(package, forward, backward), encoding="utf-8")
-    if NO_GPU in forward.capabilities:
-        notes.append("a CPU alone has judged it: on a GPU PyTorch computes, unless with --unjudged")
     if forward.returns_lse and not forward.lse_judged:
         name = forward.entrant.name
         notes.append(
@@ -136,6 +133,21 @@ def own_modules(part: Part) -> list[str]:
         why = (done.stderr.splitlines() or [""])[-1]
         raise UnavailableError(f"whose are {' '.join(asked)}? {why}", "python run.py doctor")
     return sorted(names - set(done.stdout.split()))
+
+
+def _notes_on(part: Part, modules: list[str]) -> Iterator[str]:
+    """What a package, which shares its process, does otherwise than a worker."""
+    name = part.entrant.name
+    python = b"\n".join(body for file, body in part.entrant.files if file.endswith(".py"))
+    if way := re.search(BY_NAME, python):
+        yield f"{name}: a package's files find each other by `import`, not by {way[0].decode()}"
+    within = rf"(?m)^[ \t]+(from|import)\b.*\b({'|'.join(modules)})\b".encode()
+    if re.search(COMPILED, python) and re.search(within, python):
+        yield f"{name}: what torch.compile traces imports others' modules: import yours at the top"
+    if re.search(OPERATOR, python):
+        yield f"{name}: if another package names an operator of torch alike, one computes for both"
+    if NO_GPU in part.capabilities:
+        yield f"{name}: a CPU alone has judged it: on a GPU PyTorch computes, unless --unjudged"
 
 
 def licence_text(part: Part) -> bytes | None:
