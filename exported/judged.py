@@ -73,8 +73,8 @@ def missing(name: str) -> str:
     """Why the functions of `name` cannot be had here, or an empty string."""
     try:
         function(name)
-    except ImportError as cause:
-        return f"{name} cannot be imported ({cause})"
+    except Exception as cause:
+        return f"{name} cannot be imported ({type(cause).__name__}: {cause})"
     return ""
 
 

@@ -634,6 +634,24 @@ def test_whose_module_a_name_is_does_not_hang_on_the_process(
     assert told["forward"]["modules"] == ["profile", "sched", "spread", "submission"]
 
 
+def test_what_cannot_be_imported_here_leaves_the_call_to_pytorch(tmp_path: Path) -> None:
+    """Where it was judged, its module's name had no dot."""
+    entry, none = tmp_path / "own", tmp_path / "none"
+    entry.mkdir()
+    none.mkdir()
+    (entry / "manifest.yaml").write_text("name: own\nlanguage: triton\nclaims: {headdims: [32]}\n")
+    (entry / "submission.py").write_text("import ops\n" + OWN_ANSWER)
+    (entry / "ops.py").write_text("assert __name__ == 'ops', 'a dot'")
+    assert call(tmp_path / "out", entry, "--unjudged", "--results", none) == 0
+    script = (
+        "import torch, attnboard_own\nv = torch.ones(1, 1, 8, 32, dtype=torch.float16)\n"
+        "assert attnboard_own.attention(v, v, v).unique().item() == 1"
+    )
+    done = python(tmp_path / "out", "-c", script, TRITON_INTERPRET="1")
+    assert "forward cannot be imported (AssertionError: a dot)" in done.stderr
+    assert done.returncode == 0, done.stderr
+
+
 def test_in_transformers(pair: Path) -> None:
     pytest.importorskip("transformers")
     (told,) = outcomes(pair, "in_transformers").values()
