@@ -2,9 +2,9 @@
 
 What is hashed is what runs. `read` keeps the bytes of every file that the hash covers; what workers
 and builders see is a folder that `lay_out` made of these very bytes, with nothing else in it: no
-NOTES.md, no build/, no bytecode that stands in for a source. A folder may come from a stranger, so
-nothing is opened that is no regular file, nothing is followed out of the folder, and number, depth
-and size have an end.
+NOTES.md, no build/, no bytecode that stands in for a source, nothing that begins with a dot. A
+folder may come from a stranger, so nothing is opened that is no regular file, nothing is followed
+out of the folder, and number, depth and size have an end.
 """
 
 import contextlib
@@ -21,12 +21,13 @@ from harness.errors import SubmissionError, UsageError
 from harness.process.sandbox.folders import remove_tree
 from harness.process.text import shown
 
-SKIPPED_DIRS = {"__pycache__", "steps", ".git", "build", "results"}
+SKIPPED_DIRS = {"__pycache__", "steps", "build", "results"}
+SKIPPED = re.compile(r"\..*|.*\.py[cdo]")  # what tools leave, which no wheel would hold
 SKIPPED_FILES = {"NOTES.md"}  # words about a kernel do not change it
 MAX_FOLDER_BYTES = 32 << 20
 MAX_FILES = 1000  # and folders
 MAX_DEPTH = 12
-PLAIN_NAME = re.compile(r"[\w.][\w.+=@,-]*")
+PLAIN_NAME = re.compile(r"\w[\w.+=@,-]*")
 TOO_MUCH = "keep sources only"
 
 #: (path inside the folder, content), in the order in which they are hashed.
@@ -103,9 +104,11 @@ def names_in(folder: Path) -> list[str]:
         for entry in listed(folder / inside):
             path = inside / entry.name
             seen += 1
+            if SKIPPED.fullmatch(entry.name):
+                continue
             if not PLAIN_NAME.fullmatch(entry.name):  # nvcc hands it to a shell
-                said = "a name that begins with none of letters, digits, _ and ., or has more than "
-                said += "these, - + = @ and ,"
+                said = "a name that begins with none of letters, digits and _, or has more than "
+                said += "these, . - + = @ and ,"
                 raise fault(folder / path, said, "rename or remove that file")
             if seen > MAX_FILES or len(path.parts) > MAX_DEPTH:
                 said = f"more than {MAX_FILES} files and folders, or deeper than {MAX_DEPTH}"
