@@ -73,6 +73,15 @@ def test_a_folder_that_cannot_be_made_is_told(
     assert capsys.readouterr().err.startswith("error: [Errno 2] No such file or directory: 'aa")
 
 
+@pytest.mark.parametrize("kind", [".py", ".cu"])
+def test_a_bare_file_keeps_its_name(root: Path, kind: str) -> None:
+    (root / "submissions").mkdir()
+    (root / "submissions" / f"mine{kind}").touch()
+    with pytest.raises(UsageError, match=rf"mine\{kind} is there already"):
+        call(init, "init", "mine")
+    assert len([*(root / "submissions").iterdir()]) == 1
+
+
 def test_a_link_to_nothing_is_there_already(root: Path) -> None:
     (root / "submissions").mkdir()
     (root / "submissions" / "mine").symlink_to("/nowhere/at/all")

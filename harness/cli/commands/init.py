@@ -62,6 +62,8 @@ def run(args: argparse.Namespace) -> int:
     if args.name in reserved(root):
         raise UsageError(f"'{args.name}' stands for a baseline, or for all", "take another name")
     hint = f"python run.py --submission {args.name}, or take another name"
+    for kind in (".py", ".cu"):  # a bare file, whose name the folder would take
+        _free(root / "submissions" / f"{args.name}{kind}", hint)
     _start(_free(root / "submissions" / args.name, hint), source, args)
     print(typed(f"next: python run.py --submission {args.name}"))
     return Exit.OK
