@@ -267,6 +267,9 @@ def _code_of(main: Callable[[], int]) -> int:
             said = shown(f"{said} {cause.filename}", 200)
             print(plain_text(f"{said}\n  next: name a shorter one"), file=sys.stderr)
             return Exit.USAGE
+        if isinstance(cause, FileNotFoundError) and cause.filename is None:  # of os.getcwd
+            print("error: the current folder is gone\n  next: cd to another", file=sys.stderr)
+            return Exit.USAGE
         if isinstance(cause, OSError) and ASKED.get("command") in ("export", "import", "init"):
             said = shown(f"error: {cause}", 400)
             print(plain_text(f"{said}\n  next: another place, or `ls -ld` there"), file=sys.stderr)

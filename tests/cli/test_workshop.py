@@ -82,6 +82,16 @@ def test_a_bare_file_keeps_its_name(root: Path, kind: str) -> None:
     assert len([*(root / "submissions").iterdir()]) == 1
 
 
+def test_a_current_folder_that_is_gone_is_told(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (root / "gone").mkdir()
+    monkeypatch.chdir(root / "gone")
+    (root / "gone").rmdir()
+    assert main.exit_code_of(lambda: call(init, "init", "mine")) == Exit.USAGE
+    assert capsys.readouterr().err == "error: the current folder is gone\n  next: cd to another\n"
+
+
 def test_a_link_to_nothing_is_there_already(root: Path) -> None:
     (root / "submissions").mkdir()
     (root / "submissions" / "mine").symlink_to("/nowhere/at/all")
