@@ -142,7 +142,7 @@ def _notes_on(part: Part, modules: list[str]) -> Iterator[str]:
     if way := re.search(BY_NAME, python):
         yield f"{name}: a package's files find each other by `import`, not by {way[0].decode()}"
     within = rf"(?m)^[ \t]+(from|import)\b.*\b({'|'.join(modules)})\b".encode()
-    if re.search(COMPILED, python) and re.search(within, python):
+    if modules and re.search(COMPILED, python) and re.search(within, python):
         yield f"{name}: what torch.compile traces imports others' modules: import yours at the top"
     if re.search(OPERATOR, python):
         yield f"{name}: if another package names an operator of torch alike, one computes for both"
