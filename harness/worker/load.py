@@ -111,7 +111,7 @@ def _place_of_kernel(cause: BaseException, folder: Path) -> str:
     line = getattr(node, "lineno", None)
     if not isinstance(source, str) or not source.strip() or not isinstance(line, int):
         return ""
-    for path in sorted(folder.rglob("*.py")):
+    for path in sorted(filter(Path.is_file, folder.rglob("*.py"))):
         before, kernel, _ = path.read_text("utf-8", errors="replace").partition(source.strip())
         if kernel:
             return f"{path.relative_to(folder)}:{before.count(chr(10)) + line}: "

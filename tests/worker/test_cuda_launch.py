@@ -8,6 +8,8 @@ import struct
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -198,6 +200,8 @@ def custom_attention_forward(kernel):
 CHILD = """\
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 import torch
 from harness.worker.load import describe
 folder, name, how = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
@@ -263,6 +267,14 @@ def test_what_an_author_raises_from_another_is_told_as_raised(tmp_path: Path) ->
         "try:\n    1 / 0\nexcept ZeroDivisionError as e:\n    raise ValueError('mine') from e\n"
     )
     assert describe(raised(source, tmp_path), tmp_path) == "submission.py:4: ValueError: mine"
+
+
+def test_a_folder_called_like_a_source_hides_no_place(tmp_path: Path) -> None:
+    (tmp_path / "a.py").mkdir()
+    (tmp_path / "submission.py").write_text("\ndef k(): pass\n")
+    error: Any = KeyError("x")  # as Triton's compiler says where it is
+    error.src, error.node = "def k(): pass", SimpleNamespace(lineno=1)
+    assert describe(error, tmp_path).startswith("submission.py:2: ")
 
 
 def test_what_happens_elsewhere_has_no_place(tmp_path: Path) -> None:

@@ -136,6 +136,12 @@ def test_whatever_matters_is_in_the_key(tmp_path, change):
     assert second.holding("f").cubin != first.holding("f").cubin
 
 
+def test_a_folder_called_like_a_header_is_in_no_key(tmp_path):
+    (tmp_path / "inc.h").mkdir()
+    (tmp_path / "kernel.cu").write_text(GOOD)
+    assert nvrtc._digest_of(Source(tmp_path, "kernel.cu", {}, "sm_90a", tmp_path))
+
+
 @needs_nvrtc
 def test_templates_and_cuda_headers(tmp_path):
     text = (

@@ -247,7 +247,9 @@ def test_without_a_compiler_it_says_what_to_install(monkeypatch):
         resources.nvcc("", "sm_80", resources.Path(), ())
 
 
-def test_steps_are_not_part_of_an_extension(tmp_path):
+def test_steps_and_folders_are_not_part_of_an_extension(tmp_path):
+    """A folder called like a source ended in a traceback of the harness."""
+    (tmp_path / "x.cu").mkdir()
     for name in ("csrc/a.cu", "steps/01.cu"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("")

@@ -138,7 +138,8 @@ def plan(source: Source) -> tuple[list[list[str]], Callable[[list[str]], Program
 def _digest_of(source: Source) -> bytes:
     """Of every file that the compiler may read."""
     digest = hashlib.sha256(source.entry.encode())
-    for path in sorted(p for p in source.folder.rglob("*") if p.suffix in _SOURCES):
+    found = (p for p in source.folder.rglob("*") if p.suffix in _SOURCES and p.is_file())
+    for path in sorted(found):
         name = path.relative_to(source.folder)
         if name.parts[0] != "steps":  # rungs of the ladder, programs of their own
             digest.update(str(name).encode() + b"\0" + path.read_bytes())

@@ -209,7 +209,7 @@ def build(
 
 def extension_sources(folder: Path) -> list[Path]:
     """The .cu files of an extension; steps/ are rungs, each a program of its own."""
-    found = folder.rglob("*.cu")
+    found = filter(Path.is_file, folder.rglob("*.cu"))
     return sorted(path for path in found if "steps" not in path.relative_to(folder).parts)
 
 
