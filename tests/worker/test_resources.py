@@ -126,7 +126,10 @@ def test_a_kernel_that_is_launched_in_two_ways_is_told_in_both(
     tmp_path, monkeypatch, names, reverse
 ):
     """The last one's block stood for all, and kept what the other breaks."""
-    said = "\ufeff// promise: spills=0\n// build: -DX=1\n// build: -DX=2\n// promise: blocks=8\n"
+    said = (
+        "\ufeff// promise: spills=0\n// build: -DX=1\n// promise: blocks=8\n"
+        "// build: -DX=2\n// promise: blocks=1 spills=9\n"
+    )
     (tmp_path / "k.cu").write_text(said)
     monkeypatch.setattr(
         resources, "_compile_plain", lambda _: (dict.fromkeys(names, "_Z1f"), [report(name="_Z1f")])
@@ -376,10 +379,12 @@ def test_build_lines_give_one_build_each():
 
 
 def test_a_promise_belongs_to_the_build_above_it_or_to_all():
-    text = "// promise: spills=0\n// build: -DA\n// promise: registers=96 spills=8\n// build: -DB\n"
+    text = "// promise: spills=8\n// build: -DA\n// promise: registers=96 spills=9\n// build: -DB\n"
     first, second = builds_of(text)
     assert first.promises == {"spills": 8, "registers": 96}
-    assert second.promises == {"spills": 0}
+    assert second.promises == {"spills": 8}
+    loose = "// promise: registers=1 registers=255\n// promise: registers=255 blocks=2 blocks=1\n"
+    assert builds_of(loose)[0].promises == {"registers": 1, "blocks": 2}
     assert builds_of("// promise: blocks=2\n")[0].promises == {"blocks": 2}
 
 

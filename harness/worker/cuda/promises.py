@@ -4,9 +4,9 @@
     // promise: smem_bytes=114952 registers=96 spills=0 warnings=0 blocks=1
 
 A `build` line is one set of flags. A `promise` line belongs to the build line above it, or to every
-build where it comes first. `smem_bytes` is the dynamic shared memory of the launch, which no
-compiler knows; the others are bounds: registers of a thread, bytes spilled and warnings of ptxas
-(C7508 and its like) at most, blocks of an SM at least.
+build where it comes first; of two the stricter counts. `smem_bytes` is the dynamic shared memory of
+the launch, which no compiler knows; the others are bounds: registers of a thread, bytes spilled and
+warnings of ptxas (C7508 and its like) at most, blocks of an SM at least.
 """
 
 import re
@@ -44,8 +44,16 @@ def builds_of(source: str, name: str = "kernel.cu") -> list[Build]:
             found.append((_flags(said[2], name, number), {}))
         elif said:
             promises = found[-1][1] if found else shared
-            promises.update(_promises(said[2], name, number))
-    return [Build(flags, {**shared, **own}) for flags, own in found or [((), {})]]
+            promises.update(strictest(promises, _promises(said[2], name, number)))
+    return [Build(flags, strictest(shared, own)) for flags, own in found or [((), {})]]
+
+
+def strictest(*told: Mapping[str, int]) -> dict[str, int]:
+    """All of `told`; of two promises of one kind the one that is harder to keep."""
+    found: dict[str, int] = {}
+    for key, number in (pair for each in told for pair in each.items()):
+        found[key] = (min if key in AT_MOST else max)(number, found.get(key, number))
+    return found
 
 
 def broken(promises: Mapping[str, int], found: Mapping[str, int], blocks: int | None) -> list[str]:
@@ -75,7 +83,7 @@ def _flags(text: str, name: str, line: int) -> tuple[str, ...]:
 
 
 def _promises(text: str, name: str, line: int) -> dict[str, int]:
-    found = {}
+    found: dict[str, int] = {}
     for word in text.split():
         key, _, value = word.partition("=")
         if key not in KNOWN or not re.fullmatch("[0-9]{1,9}", value):
@@ -87,5 +95,5 @@ def _promises(text: str, name: str, line: int) -> dict[str, int]:
                 name,
                 line,
             )
-        found[key] = int(value)
+        found = strictest(found, {key: int(value)})
     return found

@@ -43,7 +43,7 @@ from harness.worker.cuda.nvrtc import (
     compile_source,
     read_source,
 )
-from harness.worker.cuda.promises import broken, builds_of
+from harness.worker.cuda.promises import broken, builds_of, strictest
 
 ARCHS = ("sm_80", "sm_90a")
 # sizes the expressions of a manifest are evaluated at; only the grid depends on them in practice
@@ -227,7 +227,7 @@ def _build_plain(source: Source) -> list[KernelReport]:
         shape, of = _block_of(name, kernel, case["headdim"]), shapes[symbols.get(name, name)]
         of += [shape] if shape not in of else []
     builds = builds_of(read_source(source.folder / source.entry), source.entry)
-    promises = {key: number for each in builds for key, number in each.promises.items()}
+    promises = strictest(*(each.promises for each in builds))
     return [
         replace(r, promises=promises, **shape) for r in compiled for shape in shapes[r.name] or [{}]
     ]
