@@ -107,14 +107,19 @@ def plain_kernels(name: str) -> list[str]:
     return list(_sections(name))
 
 
+def by_nvcc(source: resources.Source) -> list[resources.KernelReport]:
+    """The kernels of a plain .cu, each found under one name of its launch section."""
+    symbols, reports = resources.plain_by_nvcc(source)
+    assert sorted(symbols.values()) == sorted(report.name for report in reports)
+    assert set(symbols) == {name for name, _, _ in instances(source.launch)}
+    return reports
+
+
 def spills(name: str, file: str, arch: str) -> dict[str, int]:
     """Spilled bytes of each kernel that spills, as nvcc compiles `file` for `arch`."""
     launch = _sections(name)[file]
-    names = sorted({name for name, _, _ in instances(launch)})
     source = SUBMISSIONS / name / file
-    text = resources.instantiating_source(source, names)
-    reports = resources.nvcc(text, arch, source.parent, launch["flags"])
-    assert len(reports) == len(names)
+    reports = by_nvcc(resources.Source(source.parent, source.name, launch, arch, source))
     return {r.name: r.spill_store_bytes for r in reports if r.spill_store_bytes}
 
 
@@ -229,10 +234,7 @@ def compile_whole(folder, manifest, arch, tmp_path):
     if launch is None:
         reports = resources.build(folder, manifest["entry"], None, tmp_path, [arch])
     else:
-        names = sorted({name for name, _, _ in resources.instances(launch)})
-        text = resources.instantiating_source(folder / manifest["entry"], names)
-        reports = resources.nvcc(text, arch, folder, launch.get("flags", ()))
-        assert len(reports) == len(names)
+        reports = by_nvcc(resources.Source(folder, manifest["entry"], launch, arch, tmp_path))
     assert reports, "no kernel was compiled"
     assert {r.name: r.warnings for r in reports if r.warnings} == {}
 

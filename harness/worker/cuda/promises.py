@@ -56,10 +56,12 @@ def strictest(*told: Mapping[str, int]) -> dict[str, int]:
     return found
 
 
-def broken(promises: Mapping[str, int], found: Mapping[str, int], blocks: int | None) -> list[str]:
+def broken(
+    promises: Mapping[str, int], found: Mapping[str, int], blocks: int | None, of: str = ""
+) -> list[str]:
     """The promises that a compiled kernel does not keep, in words.
 
-    found: registers, spills and warnings. blocks: how many fit an SM, None where that is unknown.
+    found: registers, spills and warnings. blocks: how many fit an SM, None on one that is unknown.
     """
     said = [
         f"{found[key]} {what}, promised at most {promises[key]}"
@@ -67,7 +69,7 @@ def broken(promises: Mapping[str, int], found: Mapping[str, int], blocks: int | 
         if found[key] > promises.get(key, found[key])
     ]
     if blocks is not None and blocks < promises.get("blocks", blocks):
-        said.append(f"{blocks} blocks fit an SM, promised at least {promises['blocks']}")
+        said.append(f"{blocks} blocks{of} fit an SM, promised at least {promises['blocks']}")
     return said
 
 

@@ -23,6 +23,7 @@ import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -50,6 +51,7 @@ ARCHS = ("sm_80", "sm_90a")
 SIZES = {"B": 4, "H": 32, "S": 4096, "SM": 132}
 MOST_THREADS = 1024  # of a block, on every GPU
 MOST_COUNT = 10**9  # in a compiler's text: nine digits at most
+AT = "attnboard_at"  # kernels behind those of a plain .cu: each has one's address in its name
 Count = Annotated[int, Field(ge=0, lt=MOST_COUNT)]
 
 
@@ -79,7 +81,10 @@ class KernelReport:
         """Promises that it does not keep."""
         spills = self.spill_store_bytes + self.spill_load_bytes
         found = {"registers": self.registers, "spills": spills, "warnings": len(self.notes)}
-        return broken(self.promises, found, self.blocks_per_sm)
+        threads = self.threads or MOST_THREADS
+        of = "" if self.threads else f" of {threads} threads (it has no __launch_bounds__)"
+        blocks = with_occupancy(replace(self, threads=threads)).blocks_per_sm
+        return broken(self.promises, found, blocks, of)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -260,27 +265,34 @@ def _compile_plain(source: Source) -> tuple[dict[str, str], list[KernelReport]]:
             for p in compiled.programs
         )
         return compiled.symbols, list({r.name: r for some in each for r in some}.values())
+    return plain_by_nvcc(source)
+
+
+def plain_by_nvcc(source: Source) -> tuple[dict[str, str], list[KernelReport]]:
+    """Symbols by name, of what c++filt can spell, and the kernels."""
     names = sorted({name for name, _, _ in instances(source.launch)})
     text = instantiating_source(source.folder / source.entry, names)
     reports = nvcc(text, source.arch, source.folder, source.launch.get("flags", ()))
-    return {name: _symbol_of(name, sorted(r.name for r in reports)) for name in names}, reports
+    plain, symbols = _demangled([r.name for r in reports]), {}
+    reports = [r for r in reports if not r.name.startswith(f"_Z{len(AT)}{AT}I")]
+    for text in plain.values():
+        if held := re.fullmatch(rf"void {AT}<(\d+), .*, &(.+)>\(\)", text):
+            name, at = names[int(held[1])], held[2]  # (void f<64>(float*)), or a::f of no template
+            of_c = (r.name for r in reports if r.name == name or at.startswith(f"({r.name}("))
+            fit = (s for s, t in plain.items() if at == f"({t})" or t.startswith(f"{at}("))
+            symbols[name] = next(chain(fit, of_c), "")
+    return symbols, reports
 
 
 def instantiating_source(source: Path, names: Iterable[str]) -> str:
-    """A translation unit that includes `source` and takes the address of every named kernel.
+    """A translation unit that includes `source` and has a kernel for the address of each named one.
 
-    nvcc compiles a template only where something uses it; NVRTC is told the names directly.
+    nvcc compiles a template only where something uses it; NVRTC is told the names directly. An
+    address in device memory would cost its kernel registers.
     """
-    uses = "\n".join(f"  reinterpret_cast<const void*>(&{name})," for name in names)
-    return f'#include "{source}"\nextern const void* const kKernels[] = {{\n{uses}\n}};\n'
-
-
-def _symbol_of(name: str, symbols: list[str]) -> str:
-    """The one of `symbols` whose demangled form is `name`; `name` itself without c++filt."""
-    wanted = name.replace(" ", "").removeprefix("::") + "("
-    plain = {symbol: text.replace(" ", "") for symbol, text in _demangled(symbols).items()}
-    fits = (s for s, text in plain.items() if text.removeprefix("void").startswith(wanted))
-    return name if name in symbols else next(fits, name)
+    each = (f"{at}, decltype(&{name}), &{name}" for at, name in enumerate(names))
+    uses = "".join(f"template __global__ void {AT}<{one}>();\n" for one in each)
+    return f'#include "{source}"\ntemplate <int, class T, T> __global__ void {AT}() {{}}\n{uses}'
 
 
 def _demangled(symbols: Sequence[str]) -> dict[str, str]:
