@@ -16,7 +16,7 @@ type).
 import difflib
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from pathlib import Path
 
@@ -60,6 +60,7 @@ class SubmissionError(UsageError):
     """A submission's folder, manifest or signature is wrong."""
 
     exit_code = Exit.SUBMISSION_FAILED
+    others: Sequence["SubmissionError"] = ()  # where many are wrong, and this one is raised
 
 
 class NoEntryError(SubmissionError):

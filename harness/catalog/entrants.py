@@ -26,6 +26,9 @@ BINDS = (
     r"(?m)^[ \t]*(?:(?:def|class|(?:from|import)\b.*?\bas)[ \t]+{0}\b"
     r"|\w+[ \t]+as[ \t]+{0}[ \t\r,)]*(?:#|$)|{0}[ \t]*(?:[:,][^=\n]*)?=(?!=))"
 )
+#: What its word counts in `problem_of`: a folder that has its function, speaks of it, neither.
+HAS, SPEAKS = BINDS + r"|^[ \t]*from\b.*\bimport\b[^#\n]*\b{0}\b", r"\b{0}\b"
+VOTES = {HAS: 10**12, SPEAKS: 10**6, "": 1}
 MOST_MANIFEST_BYTES = 32 << 10  # as it is told to a worker
 
 
@@ -38,7 +41,7 @@ def find_entrants(
     """
     found, refused = gather(names, root, kind, problem)
     if refused:
-        raise refused[0]
+        raise _all_told(refused)
     return found
 
 
@@ -85,8 +88,13 @@ def gather(
     shared = [at for at, each in found.items() if bear[each.name] > 1 and at not in named]
     refused += [_taken(place, found.pop(place)) for place in shared]  # whose row would it be?
     if refused and not found:
-        raise refused[0]
+        raise _all_told(refused)
     return list(found.values()), refused
+
+
+def _all_told(refused: list[SubmissionError]) -> SubmissionError:
+    first, *first.others = refused
+    return first
 
 
 def _taken(path: Path, entrant: Entrant) -> SubmissionError:
@@ -116,26 +124,27 @@ def problem_of(names: Iterable[str], root: Path) -> Problem:
     with contextlib.suppress(UsageError):
         for path in _resolve(first, root) if first != ALL else ():
             with contextlib.suppress(UsageError):
-                name, has = _problem_told(path)
-                told[get_problem(name).name] += 1_000_000 if has else 1
+                name, votes = _problem_told(path)
+                told[get_problem(name).name] += votes
     return max(PROBLEMS.values(), key=lambda problem: told[problem.name])
 
 
-def _problem_told(path: Path) -> tuple[str, bool]:
-    """And whether its function is there; raises UsageError where nothing can be read."""
+def _problem_told(path: Path) -> tuple[str, int]:
+    """And its votes; raises UsageError where nothing can be read."""
     if os.path.isfile(path) and path.suffix in ENTRIES and _is_entry(path):
         path = path.absolute().parent
     if path.suffix == ".cu" and os.path.isfile(path):
-        return steps.manifest_of(path).problem, True
+        return steps.manifest_of(path).problem, VOTES[HAS]
     if path.suffix == ".py" and os.path.isfile(path):
         body = read(path.parent, [path.name])[0][1]
-        return _problem_in(body), bool(_defines(body))
+        return _problem_in(body), VOTES[HAS if _defines(body) else ""]
     known = os.path.exists(path / "manifest.yaml")  # else as it is taken for when it is loaded
     manifest = steps.read_manifest(path) if known else Manifest(name="none")
     if manifest.entry.endswith(".cu") or not os.path.isfile(path / manifest.entry):
-        return manifest.problem, os.path.isfile(path / manifest.entry)
-    named = _defines(read(path, [manifest.entry])[0][1], r"\b{}\b")
-    return manifest.problem, manifest.problem in named
+        return manifest.problem, VOTES[HAS if os.path.isfile(path / manifest.entry) else ""]
+    body = read(path, [manifest.entry])[0][1]
+    fits = (votes for signs, votes in VOTES.items() if manifest.problem in _defines(body, signs))
+    return manifest.problem, next(fits, VOTES[""])
 
 
 def places(names: Iterable[str], root: Path) -> list[Path]:

@@ -252,10 +252,13 @@ def _code_of(main: Callable[[], int]) -> int:
     except SystemExit as end:  # --help and --version, whose words may be lost as well
         return end.code if isinstance(end.code, int) else Exit.OK
     except HarnessError as error:
-        if isinstance(error, SubmissionError) and ASKED.get("json"):  # before anything ran
+        refused = [error, *error.others] if isinstance(error, SubmissionError) else []
+        for other in refused[1:]:
+            print(plain_text(f"left out: {other}"), file=sys.stderr)
+        if refused and ASKED.get("json"):  # before anything ran
             kinds = {"build": "builds", "run": "checks" if ASKED.get("check") else "results"}
             if kind := kinds.get(ASKED["command"]):
-                print(run_document(kind, [], [str(error)]), flush=True)
+                print(run_document(kind, [], map(str, refused)), flush=True)
         print(plain_text(f"error: {error}"), file=sys.stderr)  # names may be a stranger's
         return error.exit_code
     except ModuleNotFoundError as missing:

@@ -789,7 +789,8 @@ def test_of_a_folder_of_many_most_decide_what_is_measured(tmp_path: Path, odd: s
     ("mine", "ghost"),
     [("attention_backward", {"submission.py": ""}), ("attention_backward", {"manifest.yaml": "name: {}\n"}),
      ("attention_forward", {"manifest.yaml": "name: {}\nproblem: attention_backward\n"}),
-     ("attention_backward", {"manifest.yaml": "name: {}\n", "submission.py": "x = 1\n"})],
+     ("attention_backward", {"manifest.yaml": "name: {}\n", "submission.py": "x = 1\n"}),
+     ("attention_backward", {"submission.py": "# custom_attention_forward\n"})],
 )  # fmt: skip
 def test_who_has_no_function_has_no_vote_against_one_who_has(
     mine: str, ghost: dict[str, str], tmp_path: Path
@@ -802,6 +803,10 @@ def test_who_has_no_function_has_no_vote_against_one_who_has(
         for file, text in (files if name == "honest" else ghost).items():
             (tmp_path / name / file).write_text(text.format(name))
     assert entrants.problem_of([str(tmp_path)], tmp_path / "none").name == mine
+    (other,) = {"attention_forward", "attention_backward"} - {mine}
+    with pytest.raises(SubmissionError) as caught:
+        gather([str(tmp_path)], tmp_path / "none", Kind.SUBMISSION, get_problem(other))
+    assert "honest" in " ".join(map(str, [caught.value, *caught.value.others]))
     (tmp_path / "honest" / "submission.py").unlink()
     assert entrants.problem_of([str(tmp_path / "honest")], tmp_path / "none").name == mine
 
