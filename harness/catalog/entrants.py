@@ -15,7 +15,7 @@ from harness.catalog.source_files import Files, digest, fault, lay_out, names_in
 from harness.catalog.yaml_model import model_of
 from harness.errors import NoEntryError, SubmissionError, UsageError, did_you_mean
 from harness.problems import PROBLEMS, Problem, get_problem
-from harness.process.project import layers
+from harness.process.project import is_submission, layers
 from harness.process.text import encoded_bytes, shown
 from harness.schema import Entrant, Kind, Manifest, is_name
 
@@ -344,8 +344,7 @@ def _agreed(path: Path, manifest: Manifest, asked: Problem | None) -> Problem:
 
 def _entries_of(path: Path, refused: list[SubmissionError] | None) -> list[Path]:
     """`path` itself, the rungs of a ladder, or the entries of a folder that is none itself."""
-    own = (os.path.exists(path / file) for file in ("manifest.yaml", "submission.py"))
-    if os.path.isfile(path) or any(own):
+    if os.path.isfile(path) or is_submission(path):
         return [path]
     if steps.is_ladder(path):
         return steps.rungs_of(path)

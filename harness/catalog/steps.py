@@ -16,6 +16,7 @@ from harness.catalog.launch_spec import parse_launch
 from harness.catalog.source_files import fault, home_of, listed, names_in, read, read_file
 from harness.catalog.yaml_model import MOST_BYTES, load_model, mapping_of
 from harness.errors import SubmissionError, did_you_mean
+from harness.process.project import is_submission
 from harness.schema import MOST_NAME, Claims, Dtype, Manifest, Needs, is_name
 
 LAUNCH_FILE = "launch.yaml"
@@ -59,8 +60,7 @@ def folders_with(
 
 def is_ladder(folder: Path) -> bool:
     """Whether `folder` holds rungs and is no submission itself."""
-    own = any(os.path.exists(folder / name) for name in ("manifest.yaml", "submission.py"))
-    return not own and os.path.isfile(folder / LAUNCH_FILE)
+    return not is_submission(folder) and os.path.isfile(folder / LAUNCH_FILE)
 
 
 def read_manifest(folder: Path) -> Manifest:

@@ -25,8 +25,8 @@ def find(start: Path | None = None) -> Path | None:
     """The root, or None where there is none.
 
     It is what ATTNBOARD_ROOT or --root says, else the nearest marked folder at or above `start`
-    (the current folder), else the checkout that this is. Raises UsageError where one is asked for
-    that is none.
+    (the current folder) that is no submission, whose author would choose suite and baseline, else
+    the checkout that this is. Raises UsageError where one is asked for that is none.
     """
     if asked := os.environ.get(VARIABLE, ""):
         folder = Path(os.path.realpath(asked))  # Path.resolve raises at a link to itself
@@ -39,7 +39,8 @@ def find(start: Path | None = None) -> Path | None:
             )
         return folder
     here = (start or Path.cwd()).resolve()
-    return next(filter(is_project, (here, *here.parents)), HOME if is_project(HOME) else None)
+    marked = (at for at in (here, *here.parents) if is_project(at) and not is_submission(at))
+    return next(marked, HOME if is_project(HOME) else None)
 
 
 def root() -> Path:
@@ -60,6 +61,11 @@ def base() -> Path:
 def is_project(folder: Path) -> bool:
     """Whether `folder` is marked as somebody's root."""
     return (folder / MARK).is_file()
+
+
+def is_submission(folder: Path) -> bool:
+    """Whether `folder` is a submission by itself."""
+    return any(os.path.exists(folder / file) for file in ("manifest.yaml", "submission.py"))
 
 
 def results(text: str) -> Path:

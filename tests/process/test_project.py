@@ -56,14 +56,24 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_nearest_marked_folder_upwards_is_the_root(
     mine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    inner = mine / "submissions" / "own"
-    assert project.find(inner) == mine
+    inner = mine / "submissions"
+    assert project.find(inner / "own") == mine
     (inner / MARK).touch()
     assert project.find(inner) == inner
     monkeypatch.chdir(mine / "configs")
     assert project.root() == mine
     assert project.results("") == mine / "results"
     assert project.results("elsewhere") == Path("elsewhere")
+
+
+@pytest.mark.parametrize("file", ["manifest.yaml", "submission.py"])
+def test_a_submission_is_nobodys_root(mine: Path, file: str) -> None:
+    """Who stood in a stranger's folder was judged by the stranger's suite, limits and baseline."""
+    theirs = mine / "candidates" / "theirs"
+    theirs.mkdir(parents=True)
+    for name in (MARK, file):
+        (theirs / name).touch()
+    assert project.find(theirs) == mine
 
 
 def test_a_folder_of_the_marks_name_marks_nothing(tmp_path: Path, installed: Path) -> None:
