@@ -21,11 +21,11 @@ from harness.catalog.entrants import load_entrant, private_folder
 from harness.cli import main
 from harness.cli.commands import build, profile
 from harness.cli.results import explain
-from harness.errors import WireError
+from harness.errors import UnavailableError, WireError
 from harness.process import wire
 from harness.process.sandbox import enter
 from harness.process.sandbox.folders import remove_tree
-from harness.schema import Case, Entrant, Kind, Limits
+from harness.schema import Case, Entrant, Kind, Limits, Machine
 from harness.worker.cuda import promises
 from harness.worker.cuda.nvrtc import CudaSourceError
 from tests.board.factory import result
@@ -290,6 +290,33 @@ def test_it_cannot_tell_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build, "MOST_KERNELS", 3)
     with pytest.raises(CudaSourceError, match="more than 3"):
         told(*[{"op": "kernel", "kernel": KERNEL}] * 4)
+
+
+def test_who_is_profiled_is_given_the_hashed_files_and_no_secret(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And the user is told that nothing else holds it."""
+    given: list[Any] = []
+
+    def ncu(command: list[str], _: str, env: dict[str, str], cwd: Path) -> str:
+        given.extend(([path.name for path in Path(command[4]).iterdir()], env, cwd))
+        raise profile.counters.ProfileUnavailableError("enough")
+
+    monkeypatch.setattr(profile.counters, "run_ncu", ncu)
+    monkeypatch.setenv("MY_SECRET", "hunter2")
+    folder = tmp_path / "x"
+    (folder / "build").mkdir(parents=True)
+    (folder / "build" / "unhashed.py").touch()
+    (folder / "submission.py").write_text(FORWARD)
+    alone = load_entrant(folder, Kind.SUBMISSION, None)
+    args = SimpleNamespace(kernel=".*", out=tmp_path / "roofline")
+    with pytest.raises(UnavailableError):
+        profile.profile(alone, build.SUITE, Machine(sms=132), args)  # type: ignore[arg-type]
+    files, env, cwd = given
+    assert files == ["submission.py"]
+    assert "MY_SECRET" not in env
+    assert env["HOME"] == env["TMPDIR"] == str(cwd)
+    assert "x runs outside all walls, as you" in capsys.readouterr().err
 
 
 def test_the_profiled_program_is_python() -> None:

@@ -5,26 +5,28 @@ It runs the submission outside the sandbox and without the judge: profile what y
 
 import argparse
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.catalog.entrants import find_entrants
+from harness.catalog.entrants import find_entrants, stage
 from harness.catalog.suites import load_suite
 from harness.cli.commands import build as build_command
+from harness.engine.assign_roles import gpu_env
 from harness.errors import Exit, UnavailableError
 from harness.measure.machine import inspect_machine
 from harness.measure.roofline import Ceilings, ceilings
 from harness.problems import get_problem
+from harness.process.child import bare_env
 from harness.process.project import HOME, base
 from harness.schema import Case, Entrant, Kind, Machine, Suite
 from harness.worker.cuda import counters
 
 # Warm-up first (compilation, allocation), then one call inside the range that ncu records.
 PROGRAM = """
-import os, sys, tempfile
+import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-os.environ.setdefault("ATTNBOARD_CACHE", tempfile.mkdtemp())
 import torch
 import importlib
 from harness.problems import get_problem
@@ -74,9 +76,13 @@ def profile(entrant: Entrant, suite: Suite, machine: Machine, args: argparse.Nam
     try:
         if not machine.has_gpu:
             raise counters.ProfileUnavailableError("no GPU here, so no counters")
-        for case in suite.cases:
-            if not entrant.manifest.claims.refusal(case):
-                one(entrant, case, machine, args.kernel, stem)
+        print(f"{entrant.name} runs outside all walls, as you: read it first", file=sys.stderr)
+        made = tempfile.TemporaryDirectory(prefix="attnboard-profile-", ignore_cleanup_errors=True)
+        with made as own:
+            stage(entrant, Path(own, "source"))
+            for case in suite.cases:
+                if not entrant.manifest.claims.refusal(case):
+                    one(entrant, case, machine, args.kernel, stem, Path(own))
     except counters.ProfileUnavailableError as cause:
         print(f"UNAVAILABLE: {cause}")
         if entrant.manifest.language != "cuda":
@@ -91,10 +97,12 @@ def profile(entrant: Entrant, suite: Suite, machine: Machine, args: argparse.Nam
     return Exit.OK
 
 
-def one(entrant: Entrant, case: Case, machine: Machine, kernel: str, stem: Path) -> None:
-    """Counters and picture of one case."""
-    command = command_for(entrant.folder, entrant.manifest.model_dump_json(), case)
-    profiles = counters.parse_ncu(counters.run_ncu(command, kernel))
+def one(entrant: Entrant, case: Case, machine: Machine, kernel: str, stem: Path, own: Path) -> None:
+    """Counters and picture of one case; `own` holds a copy of what was hashed."""
+    command = command_for(own / "source", entrant.manifest.model_dump_json(), case)
+    private = dict.fromkeys(("HOME", "TMPDIR", "ATTNBOARD_CACHE"), str(own))
+    env = {**bare_env(HOME), **gpu_env(machine), **private}
+    profiles = counters.parse_ncu(counters.run_ncu(command, kernel, env=env, cwd=own))
     print(f"{entrant.name} · {case.name}\n{counters.render(profiles)}")
     heaviest = max(profiles, key=lambda profile: profile.duration_us)
     problem = get_problem(entrant.manifest.problem)

@@ -93,7 +93,9 @@ class ProfileUnavailableError(Exception):
     """No counters here; the message says why and what to do."""
 
 
-def run_ncu(command: Sequence[str], kernel_regex: str = ".*", timeout_s: float = 300.0) -> str:
+def run_ncu(
+    command: Sequence[str], kernel_regex: str = ".*", timeout_s: float = 300.0, **where: Any
+) -> str:
     """Runs `command` under ncu and returns the raw CSV page; clocks are left as they are.
 
     Launches between cudaProfilerStart and cudaProfilerStop that match `kernel_regex` are replayed
@@ -107,8 +109,13 @@ def run_ncu(command: Sequence[str], kernel_regex: str = ".*", timeout_s: float =
         "--metrics", ",".join(METRICS), *command,
     ]  # fmt: skip
     try:
-        done = subprocess.run(
-            arguments, capture_output=True, text=True, timeout=timeout_s, check=False
+        done: subprocess.CompletedProcess[str] = subprocess.run(
+            arguments,
+            capture_output=True,
+            errors="replace",
+            timeout=timeout_s,
+            check=False,
+            **where,
         )
     except subprocess.TimeoutExpired:
         raise ProfileUnavailableError(
