@@ -45,6 +45,7 @@ class Unit(Frozen):
         """The entrants that nobody else records."""
         every = self.request.entrants
         own = [entrant for entrant in every if entrant not in self.beside]
+        own = own or [entrant for entrant in every if entrant.kind is Kind.SUBMISSION]
         return tuple(entrant.name for entrant in own or every)
 
     @property

@@ -634,7 +634,8 @@ def test_who_a_row_leans_on_is_in_its_unit_though_nobody_asked(
     assert not any(unit.request.trusted for unit in planned), "they are entrants there"
     assert tuple(entrant.name for entrant in planned[0].request.entrants) == first
     # a submission that is the headline has a unit of its own, too
-    assert [unit.names[0] for unit in planned] == ["one", "two"]
+    assert [unit.names for unit in planned] == [("one",), ("two",)]
+    assert [each.key for each in planned[1].split(("one",))] == [planned[1].key], "not cut in two"
     assert {unit.request.control for unit in planned} == {"sdpa"}
     (again,) = planned[0].split(("one",))
     assert again.request.entrants == planned[0].request.entrants
