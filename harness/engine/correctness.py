@@ -4,8 +4,10 @@ from collections.abc import Sequence
 
 from harness.engine.burst import Question, run_burst
 from harness.engine.run_state import State
+from harness.measure.verdict import Evidence
 from harness.problems.base import Probe
-from harness.schema import Case, Kind, Status
+from harness.process.messages import BurstReport
+from harness.schema import Case, Dtype, Kind, Status
 
 
 def check_cases(state: State, cases: Sequence[Case], probes: bool = True) -> None:
@@ -60,6 +62,16 @@ def _to_ask(state: State, case: Case, probe: Probe, names: Sequence[str]) -> lis
     return asked
 
 
+def _fail(state: State, known: Evidence, reply: BurstReport, probe: Probe) -> None:
+    """By its reply, but where Triton's interpreter was asked for bf16, whose bits it multiplies."""
+    bf16 = probe.case.dtype is Dtype.BF16 and known.entrant.manifest.language == "triton"
+    wrong = reply.status in {Status.INCORRECT, Status.NONFINITE}
+    if wrong and bf16 and not state.facts.machine.has_gpu:
+        known.fail(Status.UNSUPPORTED, "Triton's interpreter computes no bf16: ask a GPU")
+        return
+    known.fail(reply.status, f"{reply.message} ({probe.label})", reply.mismatch)
+
+
 def _verified_burst(
     state: State, case: Case, probe: Probe, label: str, names: Sequence[str]
 ) -> None:
@@ -70,7 +82,7 @@ def _verified_burst(
             continue
         known = state.record(name, case)
         if reply.status is not Status.PASSED:
-            known.fail(reply.status, f"{reply.message} ({probe.label})", reply.mismatch)
+            _fail(state, known, reply, probe)
             continue
         state.answered[name, probe.question] = reply.error
         if reply.error:

@@ -30,7 +30,7 @@ from harness.process.process_tree import sweep
 from harness.process.project import HOME
 from harness.process.sandbox import enter, readable
 from harness.process.scratch import gpu_lock, scratch_folder
-from harness.schema import Dtype, Kind, Result, Status
+from harness.schema import Kind, Result, Status
 
 PLACES_LATER = 8  # of a baseline: about a second, see OPENING_S of harness/worker/__main__.py
 BUILDERS_AT_ONCE = 2  # more disturb each other's autotuning
@@ -176,8 +176,7 @@ def preflight(run: Run, request: Request) -> None:
     for name, worker in run.workers.items():
         manifest = worker.entrant.manifest
         lack, old = missing(manifest.needs), too_old(manifest.needs, request.machine)
-        compiled = "" if request.machine.has_gpu else manifest.language
-        why = without_gpu(manifest, request.machine) if compiled == "cuda" else ""
+        why = without_gpu(manifest, request.machine) if manifest.language == "cuda" else ""
         for case in run.suite.cases:
             if worker.unmade:
                 run.record(name, case).fail(Status.HARNESS_ERROR, worker.unmade)
@@ -186,9 +185,8 @@ def preflight(run: Run, request: Request) -> None:
             elif lack:
                 how = manifest.install or "see docs/baselines.md"
                 run.record(name, case).fail(Status.UNAVAILABLE, f"{lack}; install: {how}")
-            elif old or (compiled == "triton" and case.dtype is Dtype.BF16):
-                why_not = old or "Triton's interpreter, which a CPU has for it, computes no bf16"
-                run.record(name, case).fail(Status.UNSUPPORTED, why_not)
+            elif old:
+                run.record(name, case).fail(Status.UNSUPPORTED, old)
 
 
 def note_walls(request: Request, note: Callable[[str], None]) -> None:

@@ -16,16 +16,18 @@ import pytest
 
 from harness.catalog.entrants import load_entrant, stage
 from harness.catalog.suites import load_suite
+from harness.engine import correctness
 from harness.engine.burst import Question, run_burst
 from harness.engine.guards.budget import Budget
 from harness.engine.guards.quiet import Quiet
 from harness.engine.run import Run
 from harness.engine.run_state import wanted_probes
 from harness.errors import WireError
+from harness.measure.verdict import Evidence
 from harness.problems import get_problem
 from harness.problems.base import Probe
 from harness.process.messages import BurstReport
-from harness.schema import Claims, Kind, Status
+from harness.schema import Case, Claims, Kind, Machine, Manifest, Status
 from tests.engine.factory import worker
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -192,3 +194,23 @@ def test_triton_compiles_every_configuration_for_the_target(tmp_path: Path) -> N
     texts = [path.read_text(encoding="utf-8") for path in (tmp_path / "cache").rglob("*.ptx")]
     assert len(texts) == 2
     assert all(".target sm_90" in text for text in texts)
+
+
+@pytest.mark.parametrize(
+    ("sms", "dtype", "said", "status"),
+    [
+        (0, "bf16", Status.INCORRECT, Status.UNSUPPORTED),
+        (0, "fp16", Status.INCORRECT, Status.INCORRECT),
+        (132, "bf16", Status.INCORRECT, Status.INCORRECT),
+        (0, "bf16", Status.CRASHED, Status.CRASHED),
+    ],
+)
+def test_what_triton_s_interpreter_cannot_compute_is_no_fault_of_the_kernel(
+    sms: int, dtype: str, said: Status, status: Status
+) -> None:
+    """In triton 3.7 it multiplies the bits of bf16 as integers; who needs none of it passes."""
+    case = Case(name="one", batch=1, heads=1, seqlen=64, headdim=64, dtype=dtype)
+    known = Evidence(SimpleNamespace(manifest=Manifest(name="mine", language="triton")), case)
+    state = SimpleNamespace(facts=SimpleNamespace(machine=Machine(sms=sms)))
+    correctness._fail(state, known, BurstReport(status=said, message="x"), Probe(case))
+    assert known.status is status

@@ -225,23 +225,6 @@ def test_a_cuda_kernel_without_a_gpu_is_told_what_it_needs() -> None:
     assert (known.status, known.reason) == (Status.UNAVAILABLE, "needs a GPU of capability 8.0")
 
 
-@pytest.mark.parametrize(("sms", "dtype"), [(0, "bf16"), (0, "fp16"), (132, "bf16")])
-def test_what_triton_s_interpreter_cannot_compute_is_no_fault_of_the_kernel(
-    sms: int, dtype: str
-) -> None:
-    """It was INCORRECT: in triton 3.7 the interpreter multiplies the bits of bf16 as integers."""
-    case = Case(name="one", batch=1, heads=1, seqlen=64, headdim=64, dtype=dtype)
-    known = Evidence(SimpleNamespace(manifest=Manifest(name="mine", language="triton")), case)
-    run = SimpleNamespace(
-        workers={"mine": SimpleNamespace(entrant=known.entrant, unmade="")},
-        suite=SimpleNamespace(cases=[case]),
-        record=lambda name, case: known,
-    )
-    session.preflight(run, SimpleNamespace(machine=Machine(sms=sms)))
-    refused = (sms, dtype) == (0, "bf16")
-    assert known.status == (Status.UNSUPPORTED if refused else None)
-
-
 def test_the_commit_of_the_harness_is_asked_of_git_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
