@@ -46,19 +46,26 @@ def call(module: object, name: str, results: Path, *words: str) -> int:
 # --------------------------------------------------------------------------- compare
 
 
+@pytest.mark.parametrize(("status", "code"), [(Status.INCORRECT, 1), (Status.UNSUPPORTED, 0)])
 def test_where_the_newest_verdict_is_no_pass_an_older_time_is_no_answer(
-    results: Path, capsys: pytest.CaptureFixture[str]
+    results: Path, capsys: pytest.CaptureFixture[str], status: Status, code: int
 ) -> None:
-    config = "hdim64_seq4k"
-    wrong = result("fast", config=config, status=Status.INCORRECT, source_sha256="c" * 64)
+    config, fails = "hdim64_seq4k", ("--fail-on-regression", "1%")
+    wrong = result("fast", config=config, status=status, source_sha256="c" * 64)
     told = {"run": "20261124-d", "date": "2026-11-24"}
     record.append(results, wrong.model_copy(update=told))
-    assert call(compare, "compare", results, "fast", "slow", "--fail-on-regression", "1%") == 1
+    said = f"left out: fast is {status.value} on {config}"
+    assert call(compare, "compare", results, "fast", "slow", *fails) == code
     *table, left = capsys.readouterr().out.splitlines()
     assert config not in "".join(table)
     assert "hdim128_seq8k" in "".join(table)
-    assert left == f"left out: fast is INCORRECT on {config}"
+    assert left == said
     assert call(compare, "compare", results, "fast", "slow") == 0
+    capsys.readouterr()
+    assert call(compare, "compare", results, "fast", "slow", "--json", *fails) == code
+    out, err = capsys.readouterr()
+    assert json.loads(out)["a"] == "fast"
+    assert err.strip() == said, "a document's reader sees why"
 
 
 def test_who_ties_in_bursts_and_differs_in_energy_is_told_apart(

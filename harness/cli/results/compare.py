@@ -1,7 +1,8 @@
 """`compare A B`: how much faster A is than B, per config, with interval; exit code for scripts."""
 
 import argparse
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from harness.board import query
@@ -98,23 +99,25 @@ def run(args: argparse.Namespace) -> int:
         print("\n".join(_lines(args.a, args.b, found[args.b])))
     else:
         print("\n".join(_lines_of_many(args.a, found)))
-    failed = failures(args, args.a, next(iter(found.values())))
-    beside = [line for b, pairs in found.items() for line in failures(args, b, pairs)]
-    if (failed or beside) and not args.json:
-        print("left out: " + "; ".join([*failed, *beside]))
+    mine = {line: s for pairs in found.values() for line, s in unpassed(args, args.a, pairs)}
+    beside = [line for b, pairs in found.items() for line, _ in unpassed(args, b, pairs)]
+    if mine or beside:
+        where = sys.stderr if args.json else sys.stdout
+        print("left out: " + "; ".join([*mine, *beside]), file=where)
     codes = [_regression(args, b, pairs) for b, pairs in found.items()]
-    return Exit.SUBMISSION_FAILED if failed and args.fail_on_regression is not None else max(codes)
+    wrong = args.fail_on_regression is not None and not BLAMELESS.issuperset(mine.values())
+    return Exit.SUBMISSION_FAILED if wrong else max(codes)
 
 
-def failures(args: argparse.Namespace, name: str, pairs: Sequence[Pair]) -> list[str]:
-    """Where the newest verdict on `name`, on the board of these pairs, is to its blame."""
+def unpassed(
+    args: argparse.Namespace, name: str, pairs: Sequence[Pair]
+) -> Iterator[tuple[str, Status]]:
+    """Where `name`, on the board of these pairs, did not pass by its newest verdict."""
     first = pairs[0].a
     board = (first.gpu, first.suite_sha256, first.protocol)
-    return [
-        f"{sanitize(name, 80)} is {Status(head.status).value} on {sanitize(head.config, 80)}"
-        for head in newest(_named(name, query.heads(args)[0]))
-        if _place(head)[:3] == board and Status(head.status) not in BLAMELESS
-    ]
+    for head in newest(_named(name, query.heads(args)[0])):
+        if _place(head)[:3] == board and (status := Status(head.status)) is not Status.PASSED:
+            yield f"{sanitize(name, 80)} is {status.value} on {sanitize(head.config, 80)}", status
 
 
 def _regression(args: argparse.Namespace, b: str, pairs: Sequence[Pair]) -> int:
@@ -195,8 +198,8 @@ def _best(mine: list[Head], theirs: list[Head], among: list[Head]) -> list[Pair]
 
 
 def _standing(heads: list[Head]) -> list[Head]:
-    """Without what the newest verdict blames: an older time is no answer there."""
-    failed = {_place(h) for h in newest(heads) if Status(h.status) not in BLAMELESS}
+    """Without what the newest verdict did not pass: an older time is no answer there."""
+    failed = {_place(h) for h in newest(heads) if h.status != Status.PASSED.value}
     return [h for h in heads if _place(h) not in failed]
 
 

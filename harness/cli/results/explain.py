@@ -53,9 +53,8 @@ def run(args: argparse.Namespace) -> int:
         print(dumps(_document(args, pairs, known)))
         return Exit.OK
     for name in (args.a, args.b):
-        print(
-            "".join(f"left out: {line}\n" for line in compare.failures(args, name, pairs)), end=""
-        )
+        for line, _ in compare.unpassed(args, name, pairs):
+            print(f"left out: {line}")
     for pair in pairs:
         case, clock = pair.a.case, sm_clock_mhz(pair.a)
         floor = ceilings(case, pair.a.machine, clock, get_problem(pair.a.problem))
