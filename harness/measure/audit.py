@@ -214,9 +214,7 @@ def not_made_again(row: Result, beside: Mapping[str, Result]) -> str:
     """What `of_record` must believe of a row, and why; empty where that is nothing."""
     if gone := missing_beside(row, beside):
         return f"its speed-up, slack, drift and peak: no row of {gone} stands beside it"
-    headline, pace, _ = _leans_on(row, beside)
-    if row.status is Status.PASSED and _control_untold(headline, {row.entry: row, **beside}):
-        return f"its slack, drift and peak: beside {headline}, a submission, ran a control"
+    _, pace, _ = _leans_on(row, beside)
     earlier = row.status is Status.PASSED and row.protocol != PROTOCOL and not pace
     return f"its slack, drift and peak: it is of protocol {row.protocol}" if earlier else ""
 
@@ -234,9 +232,12 @@ def dates_between(first_s: float, now_s: float) -> tuple[str, str]:
 
 def missing_beside(row: Result, beside: Mapping[str, Result]) -> str:
     """Whose row the figures of `row` need and have not; empty where they need nobody's."""
-    _, pace, against = _leans_on(row, beside)
-    lacking = [name for name in (against, pace) if name and name not in {row.entry, *beside}]
-    return lacking[0] if row.status is Status.PASSED and lacking else ""
+    if row.status is not Status.PASSED:
+        return ""
+    headline, pace, against = _leans_on(row, beside)
+    rows = {row.entry: row, **beside}
+    lacking = [name for name in (against, pace) if name and name not in rows]
+    return next(iter(lacking), "its control" if _control_untold(headline, rows) else "")
 
 
 def _leans_on(row: Result, beside: Mapping[str, Result]) -> tuple[str, str, str]:

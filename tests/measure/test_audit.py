@@ -536,6 +536,6 @@ def test_whose_pace_or_control_is_not_told_is_not_called_forged() -> None:
     beside = {"two": result("two")}
     assert "no row of base stands beside it" in not_made_again(row, beside)
     beside["base"] = result("base", kind=Kind.BASELINE)
-    assert "beside two, a submission, ran a control" in not_made_again(row, beside)
+    assert "no row of its control" in not_made_again(row, beside)
     beside["two"] = result("two", kind=Kind.BASELINE)
     assert not not_made_again(row, beside)
