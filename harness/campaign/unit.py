@@ -83,8 +83,7 @@ def plan_units(
     """
     always = {request.baseline, request.control}  # asked once: it looks at all entrants
     beside = [e for e in (*request.entrants, *request.trusted) if e.name in always]
-    mine = (e for e in request.entrants if e not in beside or e.kind is Kind.SUBMISSION)
-    alone = [*mine] or beside
+    alone = [e for e in request.entrants if e not in beside or e.kind is Kind.SUBMISSION] or beside
     names = [case.name for case in request.asked.cases]
     pending = (
         (e, tuple(name for name in names if not recorded((e.name, e.source_sha256, name))))

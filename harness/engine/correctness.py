@@ -63,12 +63,11 @@ def _to_ask(state: State, case: Case, probe: Probe, names: Sequence[str]) -> lis
 
 
 def _fail(state: State, known: Evidence, reply: BurstReport, probe: Probe) -> None:
-    """By its reply, but where Triton's interpreter was asked for bf16, whose bits it multiplies."""
+    """As told; the first counts: Triton's interpreter takes the bits of bf16 for whole numbers."""
     bf16 = probe.case.dtype is Dtype.BF16 and known.entrant.manifest.language == "triton"
     wrong = reply.status in {Status.INCORRECT, Status.NONFINITE}
     if wrong and bf16 and not state.facts.machine.has_gpu:
         known.fail(Status.UNSUPPORTED, "Triton's interpreter computes no bf16: ask a GPU")
-        return
     known.fail(reply.status, f"{reply.message} ({probe.label})", reply.mismatch)
 
 

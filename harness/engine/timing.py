@@ -100,9 +100,9 @@ def _turn(state: State, name: str, case: Case, block: Block, question: Question)
         _take(state, name, case, block, reply, single)
     if single is None:
         return reply
-    rest_ms = max(reply.rest_ms, single.rest_ms)  # a slow host is no worse for being asked twice
-    t2_ms = reply.t2_ms + single.t2_ms + min(reply.rest_ms, single.rest_ms)
-    return single.model_copy(update={"rest_ms": rest_ms, "t2_ms": t2_ms})
+    less_ms, rest_ms = sorted((reply.rest_ms, single.rest_ms))  # a slow host is as slow twice
+    both = {"rest_ms": rest_ms, "t2_ms": reply.t2_ms + single.t2_ms + less_ms}
+    return single.model_copy(update=both)
 
 
 def _rest_s(turn: BurstReport, usual_ms: float) -> float:

@@ -219,11 +219,6 @@ def not_made_again(row: Result, beside: Mapping[str, Result]) -> str:
     return f"its slack, drift and peak: it is of protocol {row.protocol}" if earlier else ""
 
 
-def _control_untold(headline: str, rows: Mapping[str, Result]) -> bool:
-    """Whether the baseline that was in every block is the suite's own, which rows do not name."""
-    return headline in rows and rows[headline].kind is Kind.SUBMISSION
-
-
 def dates_between(first_s: float, now_s: float) -> tuple[str, str]:
     """What a row that is taken at `now_s` may tell as its date: the first day, the last moment."""
     first, last = time.gmtime(first_s), time.gmtime(now_s + AHEAD_S)
@@ -232,12 +227,16 @@ def dates_between(first_s: float, now_s: float) -> tuple[str, str]:
 
 def missing_beside(row: Result, beside: Mapping[str, Result]) -> str:
     """Whose row the figures of `row` need and have not; empty where they need nobody's."""
-    if row.status is not Status.PASSED:
-        return ""
+    return _missing(row, beside) if row.status is Status.PASSED else ""
+
+
+def _missing(row: Result, beside: Mapping[str, Result]) -> str:
     headline, pace, against = _leans_on(row, beside)
     rows = {row.entry: row, **beside}
-    lacking = [name for name in (against, pace) if name and name not in rows]
-    return next(iter(lacking), "its control" if _control_untold(headline, rows) else "")
+    if lacking := [name for name in (against, pace) if name and name not in rows]:
+        return lacking[0]
+    # a submission is no control: that is the suite's own, which rows do not name
+    return "its control" if rows[against].kind is Kind.SUBMISSION and headline else ""
 
 
 def _leans_on(row: Result, beside: Mapping[str, Result]) -> tuple[str, str, str]:
@@ -251,8 +250,7 @@ def of_record(row: Result, beside: Mapping[str, Result]) -> list[str]:
     """In what a committed row contradicts what was measured; `beside`: of its case and run."""
     headline, pace, against = _leans_on(row, beside)
     rows = {row.entry: row, **beside}
-    old = (row.protocol != PROTOCOL and not pace) or _control_untold(headline, rows)
-    old = old or not rows.keys() >= {against, pace or against}
+    old = (row.protocol != PROTOCOL and not pace) or bool(_missing(row, beside))
     told = (row.suite, row.suite_sha256, get_problem(row.problem), row.machine, row.integrity)
     tolerance = clock_tolerance(row.machine.has_gpu)
     if all(sample.alone_ms is None for sample in row.samples):  # of before there were any

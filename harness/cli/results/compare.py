@@ -87,10 +87,7 @@ def percent(text: str) -> float:
 
 
 def run(args: argparse.Namespace) -> int:
-    """0 compared; 1 a regression beyond --fail-on-regression; 2 no such entry; 3 nothing shared.
-
-    Where A is wrong somewhere, --fail-on-regression ends with 1.
-    """
+    """0 compared; 1, by --fail-on-regression, A is slower or wrong; 2 no such entry; 3 no pair."""
     found = {b: find_pairs(args, b) for b in (args.b, *args.more)}
     if args.json:
         documents = [_document(args.a, b, pairs) for b, pairs in found.items()]
@@ -102,8 +99,8 @@ def run(args: argparse.Namespace) -> int:
     mine = {line: s for pairs in found.values() for line, s in unpassed(args, args.a, pairs)}
     beside = [line for b, pairs in found.items() for line, _ in unpassed(args, b, pairs)]
     if mine or beside:
-        where = sys.stderr if args.json else sys.stdout
-        print("left out: " + "; ".join([*mine, *beside]), file=where)
+        said = "; ".join([*mine, *beside])
+        print(f"left out: {said}", file=sys.stderr if args.json else sys.stdout)
     codes = [_regression(args, b, pairs) for b, pairs in found.items()]
     wrong = args.fail_on_regression is not None and not BLAMELESS.issuperset(mine.values())
     return Exit.SUBMISSION_FAILED if wrong else max(codes)
