@@ -246,6 +246,7 @@ class Pretended:
 
 @pytest.fixture
 def halls(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    prestart.end_waiting()  # what another file's test began and did not take
     monkeypatch.setattr(prestart, "TrustedProcesses", Pretended)
     yield
     prestart.end_waiting()
@@ -293,6 +294,7 @@ def test_a_run_takes_what_was_begun_and_the_next_begins_anew() -> None:
 
 
 def test_nothing_is_left_of_a_hall_that_nobody_took() -> None:
+    prestart.end_waiting()
     prestart.start_next()
     (trusted,) = prestart._waiting
     assert trusted.judge.alive
