@@ -325,7 +325,8 @@ def test_the_board_and_compare_agree_on_ties(monkeypatch: pytest.MonkeyPatch) ->
         for before, worse in itertools.pairwise(board.exact):
             better = best[before.rank]  # with whom a row shares its place, or does not
             words = ["compare", better.entry, worse.entry, "--suite", board.suite]
-            pairs = compare.find_pairs(main.parse_args(words), worse.entry)
+            heads, _ = query.heads(main.parse_args(words))
+            pairs = compare.find_pairs(better.entry, worse.entry, heads)
             sources = {r.source_sha256 for row in (better, worse) for r in row.results}
             whole = {pair.a.config for pair in pairs} == set(board.configs)
             if whole and {one.source_sha256 for p in pairs for one in (p.a, p.b)} == sources:

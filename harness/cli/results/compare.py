@@ -88,7 +88,8 @@ def percent(text: str) -> float:
 
 def run(args: argparse.Namespace) -> int:
     """0 compared; 1, by --fail-on-regression, A is slower or wrong; 2 no such entry; 3 no pair."""
-    found = {b: find_pairs(args, b) for b in (args.b, *args.more)}
+    heads, _ = query.heads(args)
+    found = {b: find_pairs(args.a, b, heads) for b in (args.b, *args.more)}
     if args.json:
         documents = [_document(args.a, b, pairs) for b, pairs in found.items()]
         print(dumps({"a": args.a, "against": documents} if args.more else documents[0]))
@@ -96,8 +97,8 @@ def run(args: argparse.Namespace) -> int:
         print("\n".join(_lines(args.a, args.b, found[args.b])))
     else:
         print("\n".join(_lines_of_many(args.a, found)))
-    mine = {line: s for pairs in found.values() for line, s in unpassed(args, args.a, pairs)}
-    beside = [line for b, pairs in found.items() for line, _ in unpassed(args, b, pairs)]
+    mine = {line: s for pairs in found.values() for line, s in unpassed(args.a, pairs, heads)}
+    beside = [line for b, pairs in found.items() for line, _ in unpassed(b, pairs, heads)]
     if mine or beside:
         said = "; ".join([*mine, *beside])
         print(f"left out: {said}", file=sys.stderr if args.json else sys.stdout)
@@ -106,13 +107,11 @@ def run(args: argparse.Namespace) -> int:
     return Exit.SUBMISSION_FAILED if wrong else max(codes)
 
 
-def unpassed(
-    args: argparse.Namespace, name: str, pairs: Sequence[Pair]
-) -> Iterator[tuple[str, Status]]:
+def unpassed(name: str, pairs: Sequence[Pair], heads: list[Head]) -> Iterator[tuple[str, Status]]:
     """Where `name`, on the board of these pairs, did not pass by its newest verdict."""
     first = pairs[0].a
     board = (first.gpu, first.suite_sha256, first.protocol)
-    for head in newest(_named(name, query.heads(args)[0])):
+    for head in newest(_named(name, heads)):
         if _place(head)[:3] == board and (status := Status(head.status)) is not Status.PASSED:
             yield f"{sanitize(name, 80)} is {status.value} on {sanitize(head.config, 80)}", status
 
@@ -156,13 +155,12 @@ def is_regression(ratio: Interval, limit: float) -> bool:
     return ratio.value < 1 - limit and ratio.high < 1
 
 
-def find_pairs(args: argparse.Namespace, b: str) -> list[Pair]:
-    """The newest lines of A and `b` on every config both passed, of one GPU, suite and protocol."""
-    wanted, _ = query.heads(args)
-    mine, theirs = _named(args.a, wanted), _named(b, wanted)
-    if not (pairs := _best(mine, theirs, wanted)):
+def find_pairs(a: str, b: str, heads: list[Head]) -> list[Pair]:
+    """The newest lines of both on every config both passed, of one GPU, suite and protocol."""
+    mine, theirs = _named(a, heads), _named(b, heads)
+    if not (pairs := _best(mine, theirs, heads)):
         raise UnavailableError(
-            f"'{args.a}' and '{b}' passed no config in common on one GPU, suite and protocol",
+            f"'{a}' and '{b}' passed no config in common on one GPU, suite and protocol",
             side_by_side({h.entry: Kind(h.kind) for h in (mine[0], theirs[0])}, mine[0].suite),
         )
     return pairs

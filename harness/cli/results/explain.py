@@ -47,13 +47,14 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Exit codes as compare's."""
-    pairs = compare.find_pairs(args, args.b)
+    heads, _ = query.heads(args)
+    pairs = compare.find_pairs(args.a, args.b, heads)
     known = {one.entry: list(resources(args.cache, one)) for one in (pairs[0].a, pairs[0].b)}
     if args.json:
         print(dumps(_document(args, pairs, known)))
         return Exit.OK
     for name in (args.a, args.b):
-        for line, _ in compare.unpassed(args, name, pairs):
+        for line, _ in compare.unpassed(name, pairs, heads):
             print(f"left out: {line}")
     for pair in pairs:
         case, clock = pair.a.case, sm_clock_mhz(pair.a)
