@@ -129,7 +129,8 @@ class DenyList:
 
     def holds(self, path: Path) -> str:
         """Why not even a compiler's folder is opened: what it is or holds, or whose it is."""
-        projects = [p for p in (path, *_inside(path)) if os.path.isfile(p / PROJECT)]
+        around = (os.fspath(path), *_folders_in(path))  # hundreds: no Path of each
+        projects = [Path(p) for p in around if os.path.isfile(f"{p}/{PROJECT}")]
         if self._is_home(path):
             return f"it is {path}"
         for place in (*self.homes, *self.own, *self.entered, *projects):
@@ -154,9 +155,9 @@ def real(path: str | Path) -> Path:
     return Path(os.path.realpath(path))
 
 
-def _inside(folder: Path) -> list[Path]:
-    with contextlib.suppress(OSError):
-        return list(folder.iterdir())
+def _folders_in(folder: Path) -> list[str]:
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        return [entry.path for entry in entries if entry.is_dir()]
     return []
 
 
