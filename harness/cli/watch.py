@@ -23,7 +23,7 @@ from harness.errors import Exit, HarnessError, UsageError
 from harness.process import prestart
 from harness.process.project import base
 
-PERIOD_S = 0.1
+PERIOD_S = 0.05
 MENDABLE = {Exit.OK, Exit.SUBMISSION_FAILED, Exit.USAGE}  # what an edit can change
 UNFINISHED = ("~", "#", ".swp", ".swo", ".swx", ".tmp", ".bak", ".orig", ".pyc", "___")
 VIM_PROBE = "4913"  # Vim writes it to learn whether it may write there
