@@ -89,8 +89,9 @@ def _burst(
     """One burst on one worker, alone on the machine; None if it could not be started."""
     worker = state.workers[name]
     ahead = question.whole and not worker.attached
-    if ahead:  # of a check: its inputs can be drawn while it loads
+    if ahead and state.drawn_ahead != (name, question):  # of a check: drawn while it loads
         _ask(state, name, question)
+    state.drawn_ahead = None  # nobody is asked the same values twice
     if not _attached(state, worker):
         return None
     if not ahead and _disturbed(state, name, question):
@@ -199,6 +200,12 @@ def end_overdue(state: State, worker: WorkerProcess, deadline_s: float) -> None:
     state.quiet.rescue_judge()
 
 
+def draw_ahead(state: State, name: str, question: Question) -> None:
+    """Have the inputs of the first check drawn before its entrant can be asked."""
+    _ask(state, name, question)
+    state.drawn_ahead = (name, question)
+
+
 def _ask(state: State, name: str, question: Question) -> float:
     """Have the judge draw inputs that nobody else meets: no entrant's answers help another.
 
@@ -206,6 +213,7 @@ def _ask(state: State, name: str, question: Question) -> float:
     get other inputs than these. Everybody is held meanwhile: returns the longest time in ms that
     the GPU was with somebody else all the same, 0 where nobody watches.
     """
+    state.drawn_ahead = None
     label = question.label if question.replayed else own_label(state, name, question)
     answered = name != state.roles.null and not question.stretch
     watched = question.timed and state.quiet.watches

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from harness.engine.burst import Question, run_burst
+from harness.engine.burst import Question, draw_ahead, run_burst
 from harness.engine.run_state import State
 from harness.measure.verdict import Evidence
 from harness.problems.base import Probe
@@ -27,12 +27,28 @@ def check_cases(state: State, cases: Sequence[Case], probes: bool = True) -> Non
             _check(state, case, Kind.BASELINE, probes)
 
 
+def ask_ahead(state: State) -> None:
+    """What the first submission is asked first is worked out while its kernel is compiled."""
+    case = state.suite.cases[0]
+    if name := next(iter(_names(state, case, Kind.SUBMISSION)), ""):
+        draw_ahead(state, name, _main_question(state, case, Kind.SUBMISSION))
+
+
+def _names(state: State, case: Case, kind: Kind) -> list[str]:
+    alike = (name for name, worker in state.workers.items() if worker.entrant.kind is kind)
+    return [name for name in alike if name != state.roles.null and state.may_run(name, case)]
+
+
+def _main_question(state: State, case: Case, kind: Kind) -> Question:
+    """The timed shape, with all of each output compared."""
+    probe = Probe(case, "normal", state.problem.kwargs(case))
+    return Question(probe, f"check/{case.name}/{kind.value}", case.burst, whole=True)
+
+
 def _check(state: State, case: Case, kind: Kind, probes: bool) -> None:
     """The timed shape, then the probes that each claim invites, equal claims on the same probes."""
-    alike = (name for name, worker in state.workers.items() if worker.entrant.kind is kind)
-    names = [name for name in alike if name != state.roles.null and state.may_run(name, case)]
-    main = Probe(case, "normal", state.problem.kwargs(case))
-    _verified_burst(state, case, main, f"check/{case.name}/{kind.value}", names)
+    names = _names(state, case, kind)
+    _verified_burst(state, case, _main_question(state, case, kind), names)
     groups: dict[str, list[str]] = {}
     for name in names:
         claims = state.workers[name].entrant.manifest.claims.model_dump_json()
@@ -41,7 +57,8 @@ def _check(state: State, case: Case, kind: Kind, probes: bool) -> None:
         claims_of = state.workers[group[0]].entrant.manifest.claims
         for number, probe in enumerate(state.problem.probes(case, claims_of) if probes else []):
             label = f"probe/{case.name}/{kind.value}/{number}"
-            _verified_burst(state, case, probe, label, _to_ask(state, case, probe, group))
+            question = Question(probe, label, probe.case.burst, whole=True)
+            _verified_burst(state, case, question, _to_ask(state, case, probe, group))
         for name in group:
             known = state.record(name, case)
             known.lse = probes and claims_of.lse and state.problem.gives_lse
@@ -71,12 +88,9 @@ def _fail(state: State, known: Evidence, reply: BurstReport, probe: Probe) -> No
     known.fail(reply.status, f"{reply.message} ({probe.label})", reply.mismatch)
 
 
-def _verified_burst(
-    state: State, case: Case, probe: Probe, label: str, names: Sequence[str]
-) -> None:
-    alive = [name for name in names if state.record(name, case).status is None]
-    question = Question(probe, label, probe.case.burst, whole=True)
-    for name in alive:
+def _verified_burst(state: State, case: Case, question: Question, names: Sequence[str]) -> None:
+    probe = question.probe
+    for name in [name for name in names if state.record(name, case).status is None]:
         if (reply := run_burst(state, name, question, state.limits.first_call_s)) is None:
             continue
         known = state.record(name, case)

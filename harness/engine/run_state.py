@@ -60,6 +60,8 @@ class State:
     checked: set[str] = field(default_factory=set)  # cases that every submission has been asked
     #: (entrant, probe's question) → the error of an answer that was right
     answered: dict[tuple[str, object], Error | None] = field(default_factory=dict)
+    #: (entrant, question) whose inputs the judge has drawn while its kernel was compiled
+    drawn_ahead: tuple[str, object] | None = None
     budget: Budget = field(init=False)
     clean_up: Callable[[], object] = field(default=lambda: None)  # after every turn
     quiet: Quiet = field(default_factory=Quiet)

@@ -14,6 +14,7 @@ from pathlib import Path
 from harness import __version__
 from harness.catalog.request import Request
 from harness.engine.assign_roles import Crew, gpu_env
+from harness.engine.correctness import ask_ahead
 from harness.engine.events import Observer
 from harness.engine.guards.quiet import Quiet
 from harness.engine.guards.resource_watch import ResourceWatch
@@ -140,6 +141,9 @@ def prepare(run: Run, request: Request) -> None:
         builds = [pool.submit(build_one, run, worker) for worker in to_build]
         beside = [s for s in run.workers.values() if s not in to_build or s.compiles_alone]
         start_all(run, beside)
+        if all(worker.compiles_alone for worker in to_build):  # others measure on the GPU
+            run.judge.wait_ready()
+            ask_ahead(run)
         for build in builds:
             build.result()
         for worker in to_build:

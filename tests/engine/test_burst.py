@@ -11,7 +11,7 @@ from unittest.mock import MagicMock, patch
 import pytest
 
 from harness.cli.selftest.stand_ins import standing_in
-from harness.engine.burst import Question, run_burst, settle
+from harness.engine.burst import Question, draw_ahead, run_burst, settle
 from harness.engine.guards.budget import Budget
 from harness.engine.guards.quiet import Rest
 from harness.problems.base import Probe
@@ -58,6 +58,7 @@ def bench(*names: str, spinning: Sequence[str] = (), shared: bool = False) -> An
             others=set(),
         ),
         evidence={},
+        drawn_ahead=None,
         last_on_turn="",
         record=lambda name, case: failed.setdefault(name, MagicMock()),
         failed=failed,
@@ -79,6 +80,23 @@ def test_no_two_turns_are_asked_the_same() -> None:
     assert all(label.startswith("block/c/0/f00/") for label in labels)
     assert "/a/" in labels[0]
     assert "/b/" in labels[1]
+
+
+@pytest.mark.parametrize(
+    ("turns", "drawn"), [("a", ["a"]), ("aa", ["a", "a"]), ("ba", ["a", "b", "a"])]
+)
+def test_what_was_drawn_ahead_is_asked_once_and_of_nobody_else(
+    turns: str, drawn: list[str]
+) -> None:
+    state = bench("a", "b")
+    check = Question(Probe(CASE), "check/c/submission", CASE.burst, whole=True)
+    draw_ahead(state, "a", check)
+    with attach(state):
+        for name in turns:
+            state.workers[name].attached = False
+            run_burst(state, name, check, 1)
+    assert [label.split("/")[3] for label, _ in state.asked] == drawn
+    assert len({label for label, _ in state.asked}) == len(drawn)
 
 
 def test_an_ablation_asks_everybody_the_same() -> None:

@@ -53,6 +53,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         ("build_one", build_one),
         ("start_all", start_all),
         ("may_start", lambda _, worker: not worker.fails),
+        ("ask_ahead", lambda _: steps.append("ask")),
     ):
         monkeypatch.setattr(session, name, stand_in)
     return steps
@@ -92,6 +93,7 @@ def test_a_plain_cu_waits_for_nobody(told: list[str]) -> None:
 
 def test_a_worker_whose_kernel_does_not_compile_is_ended(told: list[str]) -> None:
     prepare(told, worker("cu", alone=True, fails=True), worker("good", alone=True))
+    assert sorted(told[:5]) == ["ask", "build cu", "build good", "judge", "start cu good"]
     assert told[-2:] == ["end cu", "judge"]
     assert "end good" not in told
 

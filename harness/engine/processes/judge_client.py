@@ -56,6 +56,8 @@ class JudgeClient:
 
     def wait_ready(self) -> None:
         """Block until it has its context; learn its commitment, and whether it shares memory."""
+        if self.commitment:  # it said so before
+            return
         hello = self._read(self._receive(JUDGE_START_S), messages.JudgeReady)
         self.commitment, self.shares_memory = hello.commitment, hello.shares
         self.start_s = hello.start_s
