@@ -34,7 +34,7 @@ from harness.process.scratch import gpu_lock, scratch_folder
 from harness.schema import Kind, Result, Status
 
 PLACES_LATER = 8  # of a baseline: about a second, see OPENING_S of harness/worker/__main__.py
-BUILDERS_AT_ONCE = 2  # more disturb each other's autotuning
+BUILDERS_AT_ONCE = 2  # of plain .cu files, each with a process for every kernel
 
 
 def execute(request: Request, save: Callable[[Result], None], observer: Observer) -> None:
@@ -116,9 +116,8 @@ def warm_up(request: Request, observer: Observer) -> None:
     """
     problem = get_problem(request.suite.problem)
     enter.require(request.sandbox)
-    nodes = readable.gpu_nodes(minor_of(request.machine))
-    with tidy(), scratch_folder() as scratch:
-        for name, worker in Crew(request, problem, "cuda", scratch, nodes=nodes).workers.items():
+    with tidy(), scratch_folder() as scratch:  # no node of the GPU, on which another run times
+        for name, worker in Crew(request, problem, "cuda", scratch).workers.items():
             manifest = worker.entrant.manifest
             cases = [case for case in request.asked.cases if not manifest.claims.refusal(case)]
             lacks = missing(manifest.needs) or too_old(manifest.needs, request.machine)
@@ -132,16 +131,20 @@ def prepare(run: Run, request: Request) -> None:
 
     A plain .cu is compiled first, while the fork server and the judge still import torch. Its
     worker starts beside its builder, opens its context, and reads the submission when the judge
-    first speaks to it.
+    first speaks to it. Other builders may search on the GPU: one by one, and no stranger's code
+    loads meanwhile, or it could choose for them.
     """
     preflight(run, request)
     to_build = [worker for worker in run.workers.values() if needs_build(worker, run)]
-    to_build.sort(key=lambda worker: not worker.compiles_alone)
+    search = [worker for worker in to_build if not worker.compiles_alone]
+    wait = [w for w in run.workers.values() if search and w.entrant.kind is Kind.SUBMISSION]
+    beside = [w for w in run.workers.values() if w.compiles_alone or w not in (*search, *wait)]
     with ThreadPoolExecutor(BUILDERS_AT_ONCE) as pool:
-        builds = [pool.submit(build_one, run, worker) for worker in to_build]
-        beside = [s for s in run.workers.values() if s not in to_build or s.compiles_alone]
+        builds = [pool.submit(build_one, run, each) for each in to_build if each not in search]
         start_all(run, beside)
-        if all(worker.compiles_alone for worker in to_build):  # others measure on the GPU
+        for worker in search:
+            build_one(run, worker)
+        if not search:
             run.judge.wait_ready()
             ask_ahead(run)
         for build in builds:
@@ -150,7 +153,7 @@ def prepare(run: Run, request: Request) -> None:
             if worker.build_starved:  # by another builder: once more, with nobody beside it
                 with WorkerProcess.none_loads(beside):
                     build_one(run, worker, alone=True)
-    start_all(run, [worker for worker in to_build if worker not in beside])
+    start_all(run, [worker for worker in run.workers.values() if worker not in beside])
     for worker in beside:
         if not may_start(run, worker):
             worker.end()

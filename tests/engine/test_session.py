@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import socket
 import subprocess
@@ -14,6 +15,8 @@ from unittest.mock import MagicMock
 
 import pytest
 
+from harness.catalog.request import resolve
+from harness.catalog.suites import load_suite
 from harness.cli.commands import doctor
 from harness.engine import assign_roles, session
 from harness.engine.events import Observer
@@ -30,6 +33,8 @@ from harness.process.sandbox import enter, namespaces, usage
 from harness.schema import Case, Entrant, Kind, Limits, Machine, Manifest, Status
 from harness.worker.load import describe
 from tests.engine import factory
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -60,10 +65,15 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def worker(
-    name: str, builds: bool = True, alone: bool = False, fails: bool = False
+    name: str,
+    builds: bool = True,
+    alone: bool = False,
+    fails: bool = False,
+    kind: Kind = Kind.SUBMISSION,
 ) -> SimpleNamespace:
     flags = {"builds": builds, "compiles_alone": alone, "fails": fails}
-    return SimpleNamespace(name=name, build_starved=False, **flags)
+    entrant = SimpleNamespace(kind=kind)
+    return SimpleNamespace(name=name, build_starved=False, entrant=entrant, **flags)
 
 
 def prepare(told: list[str], *workers: SimpleNamespace) -> None:
@@ -83,12 +93,19 @@ def prepare(told: list[str], *workers: SimpleNamespace) -> None:
     session.prepare(run, SimpleNamespace(sandbox=0))
 
 
-def test_a_plain_cu_waits_for_nobody(told: list[str]) -> None:
-    others = worker("triton"), worker("sdpa", builds=False), worker("more")
+def test_a_plain_cu_waits_for_nobody_and_who_searches_is_alone(told: list[str]) -> None:
+    """Somebody who heated the GPU as he loaded had a rival choose a kernel 8 % slower."""
+    sdpa = worker("sdpa", builds=False, kind=Kind.BASELINE)
+    others = worker("triton"), worker("pytorch", builds=False), sdpa, worker("more")
     prepare(told, *others, worker("cu", alone=True))
-    assert told.index("build cu") < told.index("start sdpa cu")
-    assert sorted(told[:4]) == ["build cu", "build more", "build triton", "start sdpa cu"]
-    assert told[4:] == ["start triton more", "judge"]
+    assert sorted(told[:2]) == ["build cu", "start sdpa cu"]
+    assert told[2:] == ["build triton", "build more", "start triton pytorch more", "judge"]
+
+
+def test_where_nobody_searches_nobody_waits(told: list[str]) -> None:
+    prepare(told, worker("pytorch", builds=False), worker("cu", alone=True))
+    assert sorted(told[:2]) == ["build cu", "start pytorch cu"]
+    assert told[2:] == ["judge", "ask", "start ", "judge"]
 
 
 def test_a_worker_whose_kernel_does_not_compile_is_ended(told: list[str]) -> None:
@@ -210,6 +227,22 @@ def test_all_workers_are_killed_before_one_is_waited_for() -> None:
     workers[0]._child, workers[2]._child = children  # type: ignore[assignment]
     WorkerProcess.end_all(workers)
     assert did == ["kill 1", "kill 2", "end 1", "end 2"]
+
+
+def test_who_is_built_ahead_is_given_no_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another run times there: a builder that opened its nodes cost that run all its rows."""
+    jails: list[Jail] = []
+    machine = Machine(gpu="X", uuid="GPU-1", capability="9.0", sms=132)
+    suite = load_suite("smoke", ROOT / "configs")
+    found = resolve(["triton_template"], ["sdpa"], suite, machine, "sdpa", ROOT, 0)
+    asked = dataclasses.replace(found, cache=tmp_path)
+    monkeypatch.setattr(WorkerProcess, "build_ahead", lambda worker, *_: jails.append(worker.jail))
+    monkeypatch.setattr(session, "missing", lambda _: "")
+    monkeypatch.setattr(session.readable, "gpu_nodes", lambda *_: [Path("/dev/nvidia0")])
+    session.warm_up(asked, Observer())
+    assert [jail.devices for jail in jails] == [()]
 
 
 def test_a_cuda_kernel_without_a_gpu_is_told_what_it_needs() -> None:
