@@ -131,7 +131,7 @@ class AdaptiveRun:
         if block.alone and not counts:  # who leaves at the next look has met a call by itself
             following = next((n for n, each in enumerate(lane.planned) if each.timed), None)
             if following is not None:
-                lane.planned[following] = replace(lane.planned[following], alone=True)
+                lane.planned[following] = replace(lane.planned[following], alone=True, odd=None)
         lane.timed += block.timed
         return block.timed
 

@@ -12,6 +12,7 @@ from harness.measure import stats, verdict
 from harness.measure.plan import Block, plan_case, shuffled
 from harness.measure.stopping import level_of
 from harness.measure.two_clocks import OVERTOLD, ClockCheck
+from harness.measure.verdict import Evidence
 from harness.problems.base import Probe
 from harness.process.messages import BurstReport
 from harness.schema import LEAST_MS, Case, Kind, Sample, Status, times_ms
@@ -92,9 +93,9 @@ def _turn(state: State, name: str, case: Case, block: Block, question: Question)
     reply = run_burst(state, name, question, state.limits.burst_s, options)
     if reply is None:
         return BurstReport(status=Status.INTERRUPTED)
-    single = None
-    if block.alone and name != state.roles.null and reply.status is Status.PASSED:
-        one_call = replace(question, label=f"{question.label}/alone", calls=1)
+    single, probe = None, block.probe if block.alone else block.odd
+    if probe and name != state.roles.null and reply.status is Status.PASSED:
+        one_call = replace(question, probe=probe, label=f"{question.label}/alone", calls=1)
         single = run_burst(state, name, one_call, state.limits.burst_s)
     with blamed(state, name):
         _take(state, name, case, block, reply, single)
@@ -177,31 +178,40 @@ def _take(
             state.null_gaps_ms.setdefault(case.name, []).append(reply.t2_ms - sum(reply.calls_ms))
         return
     known = state.record(name, case)
-    for told in (reply, single) if single else (reply,):
+    for told, asked in ((reply, block.probe), (single, block.odd or block.probe)):
+        if told is None:
+            continue
         if told.status is not Status.PASSED:
-            known.fail(told.status, f"{told.message} ({block.probe.label})", told.mismatch)
+            known.fail(told.status, f"{told.message} ({asked.label})", told.mismatch)
             return
         if told.error:  # of the call by itself too: it may be a rougher one
             known.saw(told.error)
         for library, share in told.likeness.items():  # the largest that was seen
             known.likeness[library] = max(share, known.likeness.get(library, 0.0))
-    if single and single.error and reply.error and known.entrant.kind is Kind.SUBMISSION:
-        limit = state.problem.limits(case.dtype).rel_l2
-        if single.error.rel_l2 > max(limit, ROUGHER * reply.error.rel_l2):  # which hides overlap
-            known.fail(Status.TIME_CLAIM_REJECTED, f"{ROUGH}: {single.error.rel_l2:.1e}")
-            return
+    alone = single if block.alone else None  # of odd values: on no clock
+    if alone and (error := _rougher(state.problem.limits(case.dtype).rel_l2, known, reply, alone)):
+        known.fail(Status.TIME_CLAIM_REJECTED, f"{ROUGH}: {error:.1e}")
+        return
     if min(reply.calls_ms, default=0.0) < LEAST_MS:
         known.fail(Status.TIME_CLAIM_REJECTED, "claims that a call took no time at all")
         return
     if block.timed:
         assert block.index is not None
         seen = {name: getattr(reply, name) for name in ("calls_ms", "t2_ms", "rest_ms")}
-        seen |= {"sm_mhz": state.monitor.sm_mhz(), "alone_ms": single.t2_ms if single else None}
+        seen |= {"sm_mhz": state.monitor.sm_mhz(), "alone_ms": alone.t2_ms if alone else None}
         sample = Sample(block=block.index, **seen)
         if sample.overtold:
             known.fail(Status.TIME_CLAIM_REJECTED, OVERTOLD)
         else:
             known.samples.append(sample)
+
+
+def _rougher(limit: float, known: Evidence, reply: BurstReport, alone: BurstReport) -> float:
+    """The error of a call by itself that is rougher than bursts, which hides overlap; else 0."""
+    if not (alone.error and reply.error) or known.entrant.kind is not Kind.SUBMISSION:
+        return 0.0
+    found = alone.error.rel_l2
+    return found if found > max(limit, ROUGHER * reply.error.rel_l2) else 0.0
 
 
 def clock_verdict(state: State, name: str, case: Case) -> ClockCheck:

@@ -23,6 +23,7 @@ class Block:
     order: tuple[str, ...]
     index: int | None
     alone: bool = False  # behind each burst comes one of a single call
+    odd: Probe | None = None  # else: the same, of these values and on no clock
 
     @property
     def timed(self) -> bool:
@@ -43,7 +44,7 @@ def plan_case(
 
     `soonest`: entrants may leave after so many timed blocks, so one audit lies before that and the
     others behind it, and before it are the `alone` blocks in which calls are made by themselves:
-    the first one, for whoever is stopped soon, and others.
+    the first one, for whoever is stopped soon, and others. Some of the rest have one that is odd.
     """
     early = range(1, min(soonest or suite.blocks, suite.blocks))
     single = {0, *rng.sample(early, min(alone - 1, len(early)))} if alone else set()
@@ -52,9 +53,15 @@ def plan_case(
         Block(normal, shuffled(entrants, rng), -1 - n, alone > 0)  # the first two take longer
         for n in range(suite.warmup_blocks)
     ]
-    timed = [Block(normal, shuffled(entrants, rng), n, n in single) for n in range(suite.blocks)]
+    audits = problem.audits(case)[: max(1, suite.blocks // 6)]
+    rest = [n for n in range(suite.blocks) if single and n not in single]
+    odd = dict(zip(rng.sample(rest, min(len(audits), len(rest))), audits, strict=False))
+    timed = [
+        Block(normal, shuffled(entrants, rng), n, n in single, odd.get(n))
+        for n in range(suite.blocks)
+    ]
     earliest, latest = 0, soonest or len(timed) + 1
-    for probe in problem.audits(case)[: max(1, suite.blocks // 6)]:
+    for probe in audits:
         timed.insert(rng.randrange(earliest, latest), Block(probe, shuffled(entrants, rng), None))
         earliest, latest = (soonest + 1 if soonest else 0), len(timed) + 1
     return warm + timed

@@ -372,6 +372,32 @@ def test_who_fails_in_a_call_by_itself_has_failed(
     assert (known.status, known.samples) == (Status.INCORRECT, [])
 
 
+@pytest.mark.parametrize("wrong", [False, True])
+def test_a_call_by_itself_of_odd_values_is_checked_and_on_no_clock(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, wrong: bool
+) -> None:
+    odd, asked = Probe(CASE, "large_logits"), list[tuple[str, int]]()
+
+    def run_burst(state: State, name: str, question: Question, *_: object) -> BurstReport:
+        asked.append((question.probe.distribution, question.calls))
+        rough = Error(max_diff=5e-3, rel_l2=5e-3, worst_row=5e-3, finite=True)
+        fine = Error(max_diff=1e-4, rel_l2=1e-4, worst_row=1e-4, finite=True)
+        told: dict[str, object] = {"error": rough if question.calls == 1 else fine}
+        if wrong and question.calls == 1:
+            told = {"status": Status.NONFINITE, "message": "NaN"}
+        return bench.run_burst(state, name).model_copy(update=told)
+
+    monkeypatch.setattr(timing, "run_burst", run_burst)
+    timing.run_block(bench.state, CASE, Block(Probe(CASE), ("mine",), 0, odd=odd))
+    known = bench.state.record("mine", CASE)
+    assert asked == [("normal", 2), ("large_logits", 1)]
+    if wrong:
+        assert (known.status, known.reason) == (Status.NONFINITE, f"NaN ({odd.label})")
+    else:  # other values are as rough in every fp16 kernel
+        assert known.status is None
+        assert [sample.alone_ms for sample in known.samples] == [None]
+
+
 @pytest.mark.parametrize("call_ms", [0.0, 5e-324, 0.9 * LEAST_MS])
 def test_a_call_that_no_clock_could_tell_from_none_took_no_time(
     bench: Bench, call_ms: float

@@ -57,6 +57,20 @@ def test_calls_are_made_by_themselves_in_blocks_that_nobody_foresees() -> None:
         assert set(places) == set(range(soonest or SUITE.blocks)), "before the first may leave"
 
 
+@pytest.mark.parametrize(("alone", "odd"), [(0, 0), (5, 3), (SUITE.blocks - 1, 1)])
+def test_calls_by_themselves_are_asked_odd_values_too(alone: int, odd: int) -> None:
+    """Exact in bursts and rough by itself, a kernel was fast enough there to hide its overlap."""
+    places = Counter[int | None]()
+    for seed in range(200):
+        asked = (SUITE, SUITE.cases[0], PROBLEM, NAMES, random.Random(seed), None, alone)
+        found = [block for block in plan_case(*asked) if block.odd]
+        assert len(found) == odd
+        assert all(block.timed and not block.alone for block in found)
+        assert {block.odd.distribution for block in found if block.odd}.isdisjoint({"normal"})
+        places.update(block.index for block in found)
+    assert set(places) == (set(range(1, SUITE.blocks)) if odd else set())
+
+
 def test_first_is_everybody_equally_often() -> None:
     first = Counter(
         plan_case(SUITE, SUITE.cases[0], PROBLEM, NAMES, random.Random(seed))[0].order[0]
