@@ -112,6 +112,8 @@ class Held:
         self._seen.add(result.data_ptr())
         tensor, strides = self.placed(result, self.slots[len(self.tensors)], again)
         self.tensors.append(tensor)
+        if self._shared and len(self.tensors) == len(self.slots):
+            self.send_offsets()  # before the last event: for a slow host the GPU waits, in its time
         return strides
 
     def placed(
@@ -128,16 +130,16 @@ class Held:
         stays = self._known and not again and not (self._shared and self.offset(flat) is None)
         return (flat if stays else self._copied(flat, slot.view(-1))), result.stride()
 
-    def tell(self, turn: int) -> None:
-        """Tell the judge's stream where the results lie, and that all that was queued is done.
-
-        The offsets travel on a stream of their own, while the calls still wait for their inputs.
-        """
+    def send_offsets(self) -> None:
+        """Where the results lie, on a stream of its own: the calls still wait for their inputs."""
         offsets = [self.offset(tensor) for tensor in self.tensors]
         count = len(offsets)
         self._pinned[:count] = torch.tensor(offsets)
         with torch.cuda.stream(self._side):
             self._arena.table(count).copy_(self._pinned[:count], non_blocking=True)
+
+    def tell(self, turn: int) -> None:
+        """Tell the judge's stream that the results lie there and all that was queued is done."""
         torch.cuda.current_stream().wait_stream(self._side)
         publish_sequence(self._arena.flag, turn)
 
