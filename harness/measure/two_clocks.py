@@ -86,6 +86,9 @@ GATE_SPARE_MS = 2.0  # of the gate's delay, for hosts slower than any that was s
 #: Of what a call takes beyond the gate's delay, by itself: its host is in it, and clocks move; two
 #: honest ones of 12 and 23 ms took 2.5 and 9.4 % longer, one of 13 that forks 28 %.
 LONG_SHARE = 0.5
+#: Than the control: whose calls are a thousand small launches waits for its host, also behind its
+#: last one; 48 ms of PyTorch told 0.2 too few, on one H200 in two runs of four. Its slack says so.
+FAR_SLOWER = 4.0
 HOST_UNEVEN = 2.0  # times as long as usual may a slow host take for one of its calls
 
 
@@ -128,6 +131,8 @@ def check_clocks(
     allowed = max(
         tolerance.mean_pct / 100 * t1, tolerance.mean_sigmas * sigma_mean, tolerance.mean_floor_ms
     )
+    if excess > allowed and t1 > FAR_SLOWER * statistics.median(each.t1_ms for each in control):
+        allowed = tolerance.burst_pct / 100 * t1
     slack = Slack(
         burst_pct=_share(pace_gap - least + _burst_allowance(t1, noise, tolerance), t1),
         mean_pct=_share(pace_gap - least + allowed, t1),

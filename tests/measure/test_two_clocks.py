@@ -421,3 +421,20 @@ def test_a_call_longer_than_the_gate_may_take_its_host_s_time(
     pace = told(0.1855, 0.1855)
     assert overlapping(told(call_ms, alone_ms), [pace], GPU_TOLERANCE) == ""
     assert overlapping(told(3.9, 3.9 * alone_ms / call_ms), [pace], GPU_TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    ("calls_ms", "longer_ms", "refused"),
+    [(24.0, 0.21, False), (24.0, 0.6, True), (0.6, 0.01, True), (0.2, 0.01, True)],
+)
+def test_who_is_far_slower_may_wait_for_its_host_and_its_slack_says_so(
+    calls_ms: float, longer_ms: float, refused: bool
+) -> None:
+    def told(call_ms: float, gap_ms: float) -> list[Sample]:
+        values = {"calls_ms": (call_ms,) * 2, "t2_ms": 2 * call_ms + gap_ms}
+        return [Sample(block=n, **values) for n in range(9)]
+
+    check = check_clocks(told(calls_ms, GAP_MS + longer_ms), told(0.2, GAP_MS), (), GPU_TOLERANCE)
+    assert bool(check.refusal) is refused
+    slack_pct = check.slack.mean_pct if check.slack else 0.0
+    assert refused or slack_pct >= 100 * longer_ms / (2 * calls_ms)
