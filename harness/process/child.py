@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -101,6 +101,7 @@ class Child:
         if jail:
             self._held.enter_context(locked(jail.cache, os.O_DIRECTORY, fcntl.LOCK_SH))
         self._paused_ns: dict[int, int] | None = None  # pid → its CPU time when all had stopped
+        self.signalled = threading.RLock()  # who stops it and lets it go on, or needs it running
         self._newest = b""  # process of its namespaces then
         self._one = threading.Lock()  # who signals it, looks at it, or waits for it
         self._code: int | None = None
@@ -145,28 +146,41 @@ class Child:
 
     def pause(self) -> None:
         """Stop every thread of it: nothing computes while others are on the clock."""
-        self._stop()
-        if self.group:  # behind the signal: the first process is in it too
-            self.group.freeze(True)
-        begun, before = time.monotonic(), usage.cpu_ns(self.pids())
-        while True:
-            time.sleep(0.001)
-            took_s = time.monotonic() - begun
-            late = took_s > STOPPING_S
-            busy = usage.RUNNING if took_s > WAITING_S else usage.RUNNING | usage.WAITING
-            if took_s > WAITING_S:  # who runs by now was woken: each other's SIGCONT takes it back
+        with self.signalled:
+            self._stop()
+            if self.group:  # behind the signal: the first process is in it too
+                self.group.freeze(True)
+            begun, before = time.monotonic(), usage.cpu_ns(self.pids())
+            while True:
+                time.sleep(0.001)
+                took_s = time.monotonic() - begun
+                late = took_s > STOPPING_S
+                busy = usage.RUNNING if took_s > WAITING_S else usage.RUNNING | usage.WAITING
+                if took_s > WAITING_S:  # who runs was woken: each other's SIGCONT takes it back
+                    self._stop()
+                if usage.cpu_ns(before) == before or late:  # cheaper than what each thread does
+                    states = {pid: set(usage.states(pid)) for pid in self.pids()}
+                    if late or not any(each & busy for each in states.values()):
+                        break
+                    if not self.first:
+                        self._signal(signal.SIGSTOP)  # what has been forked meanwhile
+                before = usage.cpu_ns(self.pids())
+            # An end is over when it is waited for, which is no running.
+            stopped = (pid for pid, each in states.items() if each - usage.ENDED)
+            self._paused_ns = usage.cpu_ns(stopped) if self.alive else None
+            self._newest = self._ask_newest()
+
+    @contextlib.contextmanager
+    def still(self) -> Iterator[None]:
+        """Meanwhile none of it begins another: who runs is stopped, and goes on."""
+        with self.signalled:
+            if runs := self._paused_ns is None:
                 self._stop()
-            if usage.cpu_ns(before) == before or late:  # cheaper to ask than what each thread does
-                states = {pid: set(usage.states(pid)) for pid in self.pids()}
-                if late or not any(each & busy for each in states.values()):
-                    break
-                if not self.first:
-                    self._signal(signal.SIGSTOP)  # what has been forked meanwhile
-            before = usage.cpu_ns(self.pids())
-        # An end is over when it is waited for, which is no running.
-        stopped = (pid for pid, each in states.items() if each - usage.ENDED)
-        self._paused_ns = usage.cpu_ns(stopped) if self.alive else None
-        self._newest = self._ask_newest()
+            try:
+                yield
+            finally:
+                if runs:
+                    self.resume()
 
     def ran_paused(self) -> str:
         """What it did although it is paused, in words; empty if it did not run, or is not paused.
@@ -196,11 +210,12 @@ class Child:
 
     def resume(self) -> None:
         """Let it run again."""
-        self._paused_ns = None
-        if self.group:
-            self.group.freeze(False)
-        if not self._asked(namespaces.GO):
-            self._signal(signal.SIGCONT)
+        with self.signalled:
+            self._paused_ns = None
+            if self.group:
+                self.group.freeze(False)
+            if not self._asked(namespaces.GO):
+                self._signal(signal.SIGCONT)
 
     def kill(self) -> None:
         """Kill all of it without waiting."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -184,7 +186,7 @@ def watched(folder: Path, **children: Any) -> Any:
 def child(folder: Path) -> Any:
     ended: list[bool] = []
     return SimpleNamespace(
-        alive=True, group=None, ours=0, log=SimpleNamespace(full=""), pids=lambda: [7, 8],
+        alive=True, group=None, ours=0, walled=False, log=SimpleNamespace(full=""), pids=lambda: [7, 8],
         kill=lambda: ended.append(True), ended=ended, hang_up=lambda: ended.append(False),
     )  # fmt: skip
 
@@ -301,7 +303,7 @@ def test_files_without_a_name_count_for_disk_and_memory(
     someone = watched(tmp_path)
     made = watch([someone], {})
     nameless = made.nameless[someone.entrant.name]
-    monkeypatch.setattr(nameless, "look", lambda pids: None)
+    monkeypatch.setattr(nameless, "look", lambda *_: False)
     monkeypatch.setattr(nameless, "count", lambda pids: None)
     nameless.bytes[tmp_path] = 2 * GIB
     found = made.hoard(someone, child(tmp_path))
@@ -325,7 +327,7 @@ def test_files_without_a_name_count_for_disk_and_memory(
     assert "tell too many watches" in found[1]
     nameless.watches = 0
 
-    def hidden(pids: object) -> None:
+    def hidden(*_: object) -> None:
         raise usage.Uncounted
 
     monkeypatch.setattr(nameless, "look", hidden)
@@ -363,7 +365,9 @@ def test_what_our_own_processes_hold_is_not_asked(
     someone, walled = watched(tmp_path), child(tmp_path)
     walled.ours = 1
     made, asked = watch([someone], {}), []
-    monkeypatch.setattr(made.nameless[someone.entrant.name], "look", asked.append)
+    monkeypatch.setattr(
+        made.nameless[someone.entrant.name], "look", lambda pids, _: asked.append(pids)
+    )
     made.hoard(someone, walled)
     assert asked == [[8]]
 
@@ -547,3 +551,38 @@ def test_at_the_end_of_a_run_nobody_is_blamed_for_a_folder_that_is_gone(tmp_path
     made = watch([], {})
     made.stopping.set()
     assert made._unseen(FileNotFoundError(2, "gone")) is None
+
+
+@pytest.mark.parametrize(
+    ("wakes", "said"), [(False, "host memory 5.0 GiB"), (True, "processes begin although")]
+)
+def test_what_processes_hand_on_that_fork_and_end_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wakes: bool, said: str
+) -> None:
+    """Whoever was listed had ended when it was looked at: 4 GiB under a limit of 2, PASSED."""
+    chain, numbers, stopped = child(tmp_path), itertools.count(9), list[bool]()
+
+    @contextlib.contextmanager
+    def still() -> Iterator[None]:
+        stopped.append(True)
+        try:
+            yield
+        finally:
+            stopped.append(False)
+
+    def pids() -> list[int]:
+        return [7, 8, 9 if any(stopped[-1:]) and not wakes else next(numbers)]
+
+    def host_bytes(listed: list[int], *_: object) -> int:
+        return 5 * GIB if listed[-1] == pids()[-1] else 0
+
+    chain.pids, chain.still, chain.walled, chain.ours = pids, still, True, 1
+    monkeypatch.setattr(usage, "host_bytes", host_bytes)
+    made = watch([someone := watched(tmp_path)], {})
+    nameless = made.nameless[someone.entrant.name]
+    assert made.hoard(someone, chain) is None, "nothing has grown, and a moment ago all was counted"
+    nameless._counted_s -= 60
+    found = made.hoard(someone, chain)
+    assert found is not None
+    assert said in found[1]
+    assert stopped == [True, False]

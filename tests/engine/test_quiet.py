@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from types import SimpleNamespace
 from typing import Any
@@ -82,6 +83,7 @@ class Scene:
             alive=True,
             resume=lambda: self.steps.append("go on"),
             pause=lambda: self.steps.append("stop"),
+            signalled=contextlib.nullcontext(),
         )
         self.worker = worker("mine", running=False).becomes(child)
         monkeypatch.setattr(quiet.process_tree, "descendants", lambda pid: self.below.get(pid, []))

@@ -219,7 +219,14 @@ def test_what_forks_faster_than_it_can_be_signalled_is_stopped_and_ends_with_its
     assert beaten() > 0
     child.pause()
     assert beaten() == 0
+    with child.still():
+        pass
+    assert beaten() == 0, "who is stopped stays so"
     child.resume()
+    assert beaten() > 0
+    with child.still():
+        assert beaten() == 0
+        assert child.pids() == child.pids()
     assert beaten() > 0
     assert not [pid for pid in child.pids() if state(pid) == "Z"][40:], "the first process reaps"
     child.end()

@@ -96,26 +96,28 @@ class Quiet:
             child.pause()
             return Rest()
         waited_ms = 0.0
-        for _ in range(ROUNDS):
-            child.resume()  # no stopped process is locked, and a worker can stop its children
-            for pid in self._on_gpu(child) - worker.held:
-                answer = self._lock(worker, pid, timeout_ms)
-                waited_ms = max(waited_ms, answer.waited_ms)
-                if answer.held is not Held.LOCKED and pid in self._on_gpu(child):
-                    whose = "its" if pid == child.pid else "a child process's"
-                    if fault := self._fault(answer, whose, f"{timeout_ms} ms behind {behind}"):
-                        return Rest(fault, waited_ms)
-            child.pause()
-            if self._on_gpu(child) <= worker.held or not self.locked_once:
-                return Rest("", waited_ms)
+        with child.signalled:  # the watch does not stop it meanwhile
+            for _ in range(ROUNDS):
+                child.resume()  # no stopped process is locked, and a worker can stop its children
+                for pid in self._on_gpu(child) - worker.held:
+                    answer = self._lock(worker, pid, timeout_ms)
+                    waited_ms = max(waited_ms, answer.waited_ms)
+                    if answer.held is not Held.LOCKED and pid in self._on_gpu(child):
+                        whose = "its" if pid == child.pid else "a child process's"
+                        if fault := self._fault(answer, whose, f"{timeout_ms} ms behind {behind}"):
+                            return Rest(fault, waited_ms)
+                child.pause()
+                if self._on_gpu(child) <= worker.held or not self.locked_once:
+                    return Rest("", waited_ms)
         return Rest("its processes take the GPU faster than they can be locked", waited_ms)
 
     def release(self, worker: WorkerProcess) -> bool:
         """Let `worker` and all it started go on; False if it cannot, by no fault of its own."""
         child = worker.child
-        child.resume()
         unlock = self._checkpoint.unlock if self._checkpoint else lambda pid: True
-        held = {pid: unlock(pid) for pid in worker.held}
+        with child.signalled:
+            child.resume()
+            held = {pid: unlock(pid) for pid in worker.held}
         worker.held.clear()
         return held.get(child.pid, True) or not child.alive
 

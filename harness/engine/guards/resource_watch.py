@@ -35,6 +35,7 @@ from harness.schema import Kind, Limits, Status
 PERIOD_S = 0.1
 #: Times what a look at files took until the next: long ones hold up the engine's other threads.
 REST = 4
+LOOKS = 6  # of which all but the first are at who is stopped
 GIB = 2**30
 
 
@@ -141,17 +142,14 @@ class ResourceWatch(threading.Thread):
 
     def hoard(self, worker: WorkerProcess, child: Child) -> tuple[Status, str] | None:
         """The same of what takes its time to list: files, and memory that no process has mapped."""
-        pids, nameless = child.pids(), self.nameless[worker.entrant.name]
-        theirs, most = pids[child.ours :], int(self.limits.memory_gib * GIB)
+        nameless, most = self.nameless[worker.entrant.name], int(self.limits.memory_gib * GIB)
         try:
-            nameless.look(theirs)
-            if (host := usage.host_bytes(pids, most, nameless)) > most:
-                nameless.count(theirs)  # shared, it may be less by now
-                host = usage.host_bytes(pids, most, nameless)
+            host = self._host_bytes(child, nameless, most)
         except usage.Uncounted:
             return Status.OVER_QUOTA, (
                 "a process of it hides which files it holds open: it runs a program that may not "
-                f"be read, or has {usage.LINKS} files open or mapped, or they take long to list"
+                f"be read, has {usage.LINKS} files open or mapped, they take long to list, or "
+                "processes begin although all are stopped"
             )
         if nameless.watches > usage.MOST_WATCHES:
             return Status.OVER_QUOTA, (
@@ -179,3 +177,25 @@ class ResourceWatch(threading.Thread):
                     f"allowed {most / GIB:g} GiB in {DISK_FILES}"
                 )
         return None
+
+    @staticmethod
+    def _host_bytes(child: Child, nameless: usage.Nameless, most: int) -> int:
+        """Memory of the host, as far as it may be above `most`; with `nameless` brought up to date.
+
+        Who begins meanwhile may have what one held that has ended: then all are stopped, and looked
+        at again. Raises Uncounted.
+        """
+        with contextlib.ExitStack() as stack:
+            for again in range(LOOKS):
+                if again == 1:
+                    stack.enter_context(child.still())
+                pids = child.pids()
+                theirs = pids[child.ours :]
+                due = nameless.look(theirs, again > 0)
+                if (host := usage.host_bytes(pids, most, nameless)) > most:
+                    nameless.count(theirs)  # shared, it may be less by now
+                    host = usage.host_bytes(pids, most, nameless)
+                alone = len(theirs) < 2 or not child.walled  # nobody else stops all at once
+                if host > most or not due or alone or set(child.pids()) <= set(pids):
+                    return host
+        raise usage.Uncounted

@@ -287,18 +287,19 @@ class Nameless:
     _least: tuple[int, ...] = ()
     _counted_s: float = field(default_factory=time.monotonic)  # when that was
 
-    def look(self, pids: Collection[int]) -> None:
-        """Bring all up to date, files if they may have grown; raises Uncounted."""
+    def look(self, pids: Collection[int], anew: bool = False) -> bool:
+        """Bring all up to date, files if they may have grown, or `anew`: whether; or Uncounted."""
         self.kept_bytes, self.watches = kept(pids)
         used = (_numbers("meminfo").get("Shmem", 0) << 10, *map(_used_bytes, self.folders))
         least = self._least or used
         grown = any(now - then >= LOOK_AGAIN_BYTES for now, then in zip(used, least, strict=True))
         now_s = time.monotonic()
-        if grown or now_s - self._counted_s > SHARED_AGAIN_S:
+        if due := anew or grown or now_s - self._counted_s > SHARED_AGAIN_S:
             self.count(pids)
             self._least, self._counted_s = used, now_s
         else:
             self._least = tuple(map(min, used, least))
+        return due
 
     def count(self, pids: Collection[int]) -> None:
         """Bring the files up to date; raises Uncounted."""
