@@ -67,6 +67,7 @@ class Campaign:
         self.live: dict[str, PendingResults] = {}
         self.builds: set[str] = set()  # labels of builders at work
         self.built: set[str] = set()  # queued units whose builder was sent
+        self.ending = ""  # of these the one that was told to end last
         self.builds_ahead = builds_ahead
         self.lost = 0
         self.dead_in_a_row = 0
@@ -95,12 +96,11 @@ class Campaign:
 
     def _fill(self) -> bool:
         """Keep the engine's window full; false when nothing is left to do."""
-        while self.queue and len(self.live) < self.engine.window and not self._waits:
-            unit = self._next()
+        while len(self.live) < self.engine.window and not self._waits and (unit := self._next()):
             self.live[unit.label] = PendingResults(unit, self._save, self.runs)
             self.engine.submit(unit)
         self._build_ahead()
-        return bool(self.live)
+        return bool(self.live or (self.queue and self.builds))
 
     @property
     def _waits(self) -> bool:
@@ -116,12 +116,16 @@ class Campaign:
                 self.builds.add(ahead.label)
                 self.engine.submit(ahead)
 
-    def _next(self) -> Unit:
-        """The first unit whose builder is not at work this moment; else the first."""
+    def _next(self) -> Unit | None:
+        """The first unit whose builder is not at work; if all are, that of the first is ended."""
         ahead = islice(self.queue, 2 * self.engine.window)
-        unit = next((u for u in ahead if f"{u.label}b" not in self.builds), self.queue[0])
-        self.queue.remove(unit)
-        self.built.discard(unit.label)
+        unit = next((u for u in ahead if f"{u.label}b" not in self.builds), None)
+        if unit:
+            self.queue.remove(unit)
+            self.built.discard(unit.label)
+        elif self.queue and self.ending != (label := f"{self.queue[0].label}b"):
+            self.ending = label
+            self.engine.cancel(label)
         return unit
 
     # ------------------------------------------------------------------ what units tell

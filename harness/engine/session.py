@@ -31,7 +31,7 @@ from harness.process.process_tree import sweep
 from harness.process.project import HOME
 from harness.process.sandbox import enter, readable
 from harness.process.scratch import gpu_lock, scratch_folder
-from harness.schema import Kind, Result, Status
+from harness.schema import Kind, Machine, Result, Status
 
 PLACES_LATER = 8  # of a baseline: about a second, see OPENING_S of harness/worker/__main__.py
 BUILDERS_AT_ONCE = 2  # of plain .cu files, each with a process for every kernel
@@ -116,8 +116,13 @@ def warm_up(request: Request, observer: Observer) -> None:
     """
     problem = get_problem(request.suite.problem)
     enter.require(request.sandbox)
-    with tidy(), scratch_folder() as scratch:  # no node of the GPU, on which another run times
-        for name, worker in Crew(request, problem, "cuda", scratch).workers.items():
+    with tidy(), scratch_folder() as scratch, contextlib.ExitStack() as stack:
+        # no node of the GPU, on which another run times
+        workers = Crew(request, problem, "cuda", scratch).workers
+        watch = ResourceWatch(list(workers.values()), request.suite.limits, Monitor(Machine()))
+        stack.callback(watch.stopping.set)
+        watch.start()
+        for name, worker in workers.items():
             manifest = worker.entrant.manifest
             cases = [case for case in request.asked.cases if not manifest.claims.refusal(case)]
             lacks = missing(manifest.needs) or too_old(manifest.needs, request.machine)

@@ -22,6 +22,7 @@ from benchmarks.null_unit import row
 from harness import PROTOCOL
 from harness.board import record
 from harness.board.store import Store
+from harness.campaign import child as child_module
 from harness.campaign import node
 from harness.campaign.campaign import MOST_NOTES, RETRIES, Campaign
 from harness.campaign.executor import Told, gone
@@ -639,3 +640,46 @@ def test_who_a_row_leans_on_is_in_its_unit_though_nobody_asked(
     assert {unit.request.control for unit in planned} == {"sdpa"}
     (again,) = planned[0].split(("one",))
     assert again.request.entrants == planned[0].request.entrants
+
+
+def test_nobody_is_timed_beside_its_own_builder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was at work in the turns of its unit's rivals, where both builders were when one ended."""
+    monkeypatch.setenv("NULL_UNIT_SUITE", SUITE.sha256)
+    steps: list[str] = []
+
+    class Builds(Chaos):
+        places = window = 1
+
+        def submit(self, unit: Unit) -> None:
+            steps.append(unit.label)
+            if unit.task == "run":
+                super().submit(unit)
+
+        def poll(self, timeout_s: float) -> list[Told]:
+            return super().poll(timeout_s) if self.streams else []
+
+        def cancel(self, label: str) -> None:
+            steps.append(f"end {label}")
+            self.streams.append([gone(label)])
+
+    todo, rows = units(["a", "b", "c"]), list[Result]()
+    first, second, third = (unit.label for unit in todo)
+    Campaign(Builds(1, 0.0), todo, rows.append, Watched(), builds_ahead=2).run()
+    assert counted(rows) == once(["a", "b", "c"])
+    ahead = [first, f"{second}b", f"{third}b"]
+    assert steps == [*ahead, f"end {second}b", second, f"end {third}b", third]
+
+
+@pytest.mark.parametrize(("task", "least"), [("build", 19), ("run", 0)])
+def test_who_builds_ahead_leaves_the_cores_to_who_is_timed(
+    task: str, least: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[object] = []
+    unit = units(["a"])[0].model_copy(update={"task": task})
+    monkeypatch.setattr(sys, "argv", ["child"])
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr(os, "nice", steps.append)
+    monkeypatch.setattr(child_module, "read_unit", lambda _: unit)
+    monkeypatch.setattr(child_module, "carry_out", lambda *_: steps.append("carry out") or 0)
+    assert child_module.main() == 0
+    assert steps == [least, "carry out"]

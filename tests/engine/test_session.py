@@ -506,3 +506,29 @@ def test_a_run_locks_the_device_node_of_its_gpu(
     opened = session.opened(request, print, Observer())
     with pytest.raises(LockedError, match=f"^/dev/{node}$"), opened:
         pass
+
+
+def test_who_is_built_ahead_is_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It held 1.5 GiB of 0.5 and filled the disk of all caches, for as long as a build may take."""
+    ended: list[bool] = []
+    hungry = SimpleNamespace(
+        alive=True, group=None, ours=0, walled=False, pids=lambda: [], kill=lambda: ended.append(True)
+    )  # fmt: skip
+
+    def build_ahead(worker: WorkerProcess, *_: object) -> None:
+        worker.builder = hungry  # type: ignore[assignment]
+        deadline = time.monotonic() + 10
+        while not ended and time.monotonic() < deadline:
+            time.sleep(0.001)
+        worker.builder = None
+        assert worker.ended_for
+        assert worker.ended_for[0] is Status.OUT_OF_MEMORY
+
+    machine = Machine(gpu="X", uuid="GPU-1", capability="9.0", sms=132)
+    suite = load_suite("smoke", ROOT / "configs")
+    found = resolve(["triton_template"], ["sdpa"], suite, machine, "sdpa", ROOT, 0)
+    monkeypatch.setattr(WorkerProcess, "build_ahead", build_ahead)
+    monkeypatch.setattr(session, "missing", lambda _: "")
+    monkeypatch.setattr(usage, "host_bytes", lambda *_: 1 << 60)
+    session.warm_up(dataclasses.replace(found, cache=tmp_path), Observer())
+    assert ended
