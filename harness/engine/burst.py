@@ -239,17 +239,19 @@ def _attached(state: State, worker: WorkerProcess) -> bool:
     if worker.attached:
         return True
     overdue = partial(end_overdue, state, worker)
-    name, first, begun_s = worker.entrant.name, worker.starts <= 1, time.monotonic()
-    attach = partial(worker.attach, state.judge, state.sizes, state.limits.import_s, overdue)
-    failure = attach()
+    name, import_s, begun_s = worker.entrant.name, state.limits.import_s, time.monotonic()
+    attach = partial(worker.attach, state.judge, state.sizes, import_s, overdue)
+    first, failure = worker.starts <= 1, attach()
+    pids = worker.pids()
     late = failure and failure.status is Status.TIMED_OUT
-    lacked = late and usage.starved_s(worker.pids()) > usage.STARVED_SHARE * state.limits.import_s
+    lacked = late and usage.starved_s(pids) > usage.STARVED_SHARE * import_s
+    lacked = lacked and sum(usage.cpu_ns(pids).values()) < import_s * 1e9  # or its own took them
     full = failure and failure.status is Status.OUT_OF_MEMORY and not worker.ended_for
-    if lacked or (full and state.loads_again):
+    if (lacked or full) and state.loads_again:
         worker.leave(state.judge, state.clean_up)  # once more, while all others that load, and had
         with WorkerProcess.none_loads(state.workers.values()):  # taken time or memory, are stopped
             failure = attach()
-        state.loads_again -= bool(full and failure)
+        state.loads_again -= bool(failure)
     if first and worker.entrant.kind is Kind.SUBMISSION:  # no turn: it has a deadline of its own,
         state.budget.spent_s[name] -= time.monotonic() - begun_s  # and others load beside it
     if failure is None:

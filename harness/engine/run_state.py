@@ -68,7 +68,7 @@ class State:
     last_on_turn: str = ""
     contended: dict[str, int] = field(default_factory=dict)  # case → blocks that do not count
     woken: dict[str, int] = field(default_factory=dict)  # the same, for who ran while stopped
-    loads_again: int = 2  # that may fail once more for want of memory, at everybody's cost
+    loads_again: int = 2  # that may fail once more for want of memory or cores, at everybody's cost
 
     def __post_init__(self) -> None:
         """Nobody has spent anything."""
