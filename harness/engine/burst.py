@@ -241,8 +241,8 @@ def _attached(state: State, worker: WorkerProcess) -> bool:
     overdue = partial(end_overdue, state, worker)
     name, import_s, begun_s = worker.entrant.name, state.limits.import_s, time.monotonic()
     attach = partial(worker.attach, state.judge, state.sizes, import_s, overdue)
-    first, failure = worker.starts <= 1, attach()
-    pids = worker.pids()
+    failure = attach()
+    first, pids = worker.starts <= 1, worker.pids()
     late = failure and failure.status is Status.TIMED_OUT
     lacked = late and usage.starved_s(pids) > usage.STARVED_SHARE * import_s
     lacked = lacked and sum(usage.cpu_ns(pids).values()) < import_s * 1e9  # or its own took them

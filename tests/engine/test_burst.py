@@ -229,11 +229,14 @@ def test_nobody_who_loads_burns_in_the_turn_of_another() -> None:
     assert b.resume.called
 
 
-@pytest.mark.parametrize(("starts", "spent_s"), [(1, 2.0), (2, 17.0)])
-def test_to_load_is_no_turn_but_the_first_time(starts: int, spent_s: float) -> None:
+@pytest.mark.parametrize(
+    ("starts", "runs", "spent_s"), [(1, True, 2.0), (0, False, 2.0), (2, True, 17), (1, False, 17)]
+)
+def test_to_load_is_no_turn_but_the_first_time(starts: int, runs: bool, spent_s: float) -> None:
     """All load at once, so others may take its time; who begins again and again pays for it."""
     state, now = bench("a"), [0.0]
     state.workers["a"].attached, state.workers["a"].starts = False, starts
+    state.workers["a"].child.alive = runs
 
     def passes(took_s: float, reply: BurstReport | None) -> Callable[..., BurstReport | None]:
         def call(*_: object) -> BurstReport | None:
