@@ -71,7 +71,7 @@ class WorkerProcess:
         self._child: Child | None = None
         self.builder: Child | None = None  # watched as one of its own
         self.ended_for: tuple[Status, str] | None = None  # by us, and why
-        self._has_profiler = ""  # label of the worker whose profiler is set up
+        self._profiler_asked = False  # of it or of one that it replaced
 
     @property
     def label(self) -> str:
@@ -208,11 +208,10 @@ class WorkerProcess:
         return bool(reply.calls_ms) and reply.status not in ENDS_WORKER and self.alive
 
     def wants_profiler(self) -> bool:
-        """Whether it runs and has no profiler yet; it is asked once."""
-        if not self.attached or self._has_profiler == self.label:
-            return False
-        self._has_profiler = self.label
-        return True
+        """Whether it runs and was never asked: a replacement pays for its own, in its turn."""
+        wants = self.attached and not self._profiler_asked
+        self._profiler_asked |= wants
+        return wants
 
     def end(self) -> None:
         """Kill the worker, whatever it does."""
