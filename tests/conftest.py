@@ -289,13 +289,15 @@ def typed(warm: None) -> Callable[[Sequence[str]], tuple[int, str, str]]:
 @pytest.fixture(scope="module")
 def intervals_once() -> Iterator[None]:
     """Who makes the rows of one case again and again has the same intervals resampled once."""
-    known: dict[tuple[bytes, float], stats.Interval | None] = {}
+    known: dict[tuple[bytes, float, bool], stats.Interval | None] = {}
     ratio = stats.ratio
 
-    def once(log_ratios: Any, level: float = stats.LEVEL) -> stats.Interval | None:
-        key = np.asarray(log_ratios, dtype=np.float64).tobytes(), level
+    def once(
+        log_ratios: Any, level: float = stats.LEVEL, within: bool = False
+    ) -> stats.Interval | None:
+        key = np.asarray(log_ratios, dtype=np.float64).tobytes(), level, within
         if key not in known:
-            known[key] = ratio(log_ratios, level)
+            known[key] = ratio(log_ratios, level, within)
         return known[key]
 
     with pytest.MonkeyPatch.context() as patch:

@@ -293,6 +293,6 @@ def _as_today(row: Result, again: Result, of_base: float | None) -> Result:
     told, found = row.slack, again.slack
     if told and found and not row.null_gaps_ms and told.pace in {"", found.pace}:
         changes["slack"] = found if told.mean_pct >= found.mean_pct - LESS_SLACK_PCT else told
-    if row.speedup and row.speedup.rule == 0 and again.speedup:  # boards make it anew
+    if row.speedup and row.speedup.rule < stats.INTERVAL_RULE and again.speedup:  # made anew
         changes["speedup"] = again.speedup.model_copy(update={"value": row.speedup.value})
     return row.model_copy(update=changes)

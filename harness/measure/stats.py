@@ -9,7 +9,8 @@ moves the machine moves them all. What is compared is therefore the log-ratio in
 - interval   bootstrap over blocks, percentiles widened for small n (T. Hesterberg, "What Teachers
              Should Know About the Bootstrap", The American Statistician 69, 2015, section 4.3);
              Student's t of the trimmed mean (K. Yuen, Biometrika 61, 1974) where there are
-             fewer than 8 blocks or more than 500
+             fewer than 8 blocks or more than 500, within the blocks where so many lie on one
+             side of the truth more seldom than the level allows (6 at 95 %)
              and 0.05 % on each side for what blocks cannot show: that two processes are not one
              (2.5 % where two cards are compared through a baseline)
 - geomean    mean of the configs' logs; the sides of the interval are added in quadrature
@@ -75,8 +76,8 @@ MOST_TO_RESAMPLE = 500
 #: (docs/how-timing-works.md).
 PROCESS_LOG = 0.0005
 #: Which rule an interval was made by; the board makes those of an older rule anew, from the
-#: samples. 1: PROCESS_LOG is in it.
-INTERVAL_RULE = 1
+#: samples. 1: PROCESS_LOG is in it. 2: slow bursts of few blocks do not reach beyond the best.
+INTERVAL_RULE = 2
 #: The same between two cards: one source beside one baseline on two of one kind differed by up to
 #: this in 95 of 100 pairs of geometric means (benchmarks/clocks.py --cards), and no block shows it.
 CARDS_LOG = 0.025
@@ -134,11 +135,14 @@ def paired_log_ratios(base: Mapping[int, float], entry: Mapping[int, float]) -> 
     return np.asarray(np.log(above) - np.log(below), dtype=np.float64)
 
 
-def ratio(log_ratios: Sequence[float] | Array, level: float = LEVEL) -> Interval | None:
+def ratio(
+    log_ratios: Sequence[float] | Array, level: float = LEVEL, within: bool = False
+) -> Interval | None:
     """Ratio with its interval; None with fewer than two blocks, where there is no spread.
 
     `level`: of the interval. Another one than 95 % is Student's t of the trimmed mean for any
     number of blocks, because the far tails of a few thousand resamples are a matter of luck.
+    `within`: what no block gave is not in it, however few they are.
     """
     x = _finite(log_ratios, empty=True)
     if len(x) < 2:
@@ -151,19 +155,24 @@ def ratio(log_ratios: Sequence[float] | Array, level: float = LEVEL) -> Interval
     else:
         half = _t_quantile(len(x), level) * _trimmed_error(x)
         low, high = centre - half, centre + half
+        if within or 2.0 ** (1 - len(x)) <= 1 - level:  # all on one side: a sign test
+            low, high = max(low, float(x.min())), min(high, float(x.max()))
     # resampling can miss its own centre by a hair when nearly all blocks are equal
     return Interval(_exp(centre), _exp(min(low, centre)), _exp(max(high, centre)))
 
 
 def speedup(
-    base: Mapping[int, float], entry: Mapping[int, float], level: float = LEVEL
+    base: Mapping[int, float],
+    entry: Mapping[int, float],
+    level: float = LEVEL,
+    within: bool = False,
 ) -> Interval | None:
     """Time of `base` / time of `entry`, two processes, paired over the blocks they share.
 
     The interval is PROCESS_LOG wider on each side than the blocks say, unless both are one
     process's.
     """
-    found = ratio(paired_log_ratios(base, entry), level)
+    found = ratio(paired_log_ratios(base, entry), level, within)
     if found is None or base == entry:
         return found
     apart = math.exp(PROCESS_LOG)

@@ -115,7 +115,7 @@ def test_four_wild_blocks_of_twenty_do_not_move_the_value() -> None:
     assert found.value == pytest.approx(1, abs=0.004)
 
 
-@pytest.mark.parametrize("blocks", [3, 5, 8, 12, 20, 40])
+@pytest.mark.parametrize("blocks", [3, 5, 6, 8, 12, 20, 40])
 @pytest.mark.parametrize("noise", NOISES)
 def test_the_interval_covers_what_it_promises(blocks: int, noise: float) -> None:
     """95 % nominal; 400 tries have a deviation of 1.1 %, so 90.5 % is four of them away."""
@@ -137,6 +137,38 @@ def test_the_interval_covers_bursty_noise_too() -> None:
         assert found is not None
         hits += found.holds(1.0)
     assert hits / 400 >= 0.905
+
+
+@given(st.lists(st.floats(-0.5, 0.5), min_size=12, max_size=40), st.sampled_from((0.95, 0.9991)))
+def test_the_interval_holds_nothing_that_no_block_gave(x: list[float], level: float) -> None:
+    for few in (x, x[:6]) if level == stats.LEVEL else (x,):
+        found = stats.ratio(few, level)
+        assert found is not None
+        within = math.exp(min(few)) * (1 - 1e-9), math.exp(max(few)) * (1 + 1e-9)
+        assert within[0] <= found.low <= found.high <= within[1]
+
+
+def test_slow_bursts_of_few_blocks_do_not_hide_who_is_slower() -> None:
+    """Two of six, or every fourth of a race: by the deviation alone it may be faster."""
+    slow = [-0.1, -0.1, -0.1, -0.1, -0.5, -0.5]
+    raced = [-0.1 - 0.5 * (block % 4 == 1) for block in range(20)]
+    for x, level in ((slow, stats.LEVEL), (raced, 0.9875)):
+        found = stats.ratio(x, level)
+        assert found is not None
+        assert found.high == pytest.approx(math.exp(-0.1))
+
+
+@pytest.mark.parametrize(("few", "level"), [(3, 0.95), (5, 0.95), (7, 0.9875), (11, 0.9991)])
+def test_where_all_blocks_may_lie_on_one_side_the_truth_may_lie_beyond(
+    few: int, level: float
+) -> None:
+    """Of five blocks one run in 16 has all on one side of it, of six one in 32."""
+    x = [0.01 * (block + 1) for block in range(few)]
+    found, inside = stats.ratio(x, level), stats.ratio(x, level, within=True)
+    assert found is not None
+    assert inside is not None
+    assert (inside.low, inside.high) == pytest.approx((math.exp(x[0]), math.exp(x[-1])))
+    assert found.low < inside.low <= inside.high < found.high
 
 
 # --------------------------------------------------------------------------- A/A and slow-downs
