@@ -136,13 +136,10 @@ class AdaptiveRun:
         return block.timed
 
     def _finish_plan(self) -> None:
-        """The audits behind the last planned block, and once again what was disturbed."""
+        """Once again what was disturbed."""
         for lane in self.lanes:
-            if lane.next_index > self.state.suite.blocks:
-                continue
-            while lane.planned:
-                self._run_next(lane)
-            lane.next_index += repeat_disturbed(self.state, lane.case, self.running)
+            if lane.next_index == self.state.suite.blocks:
+                lane.next_index += repeat_disturbed(self.state, lane.case, self.running)
 
     # ------------------------------------------------------------------ looks
 

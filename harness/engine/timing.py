@@ -9,7 +9,7 @@ from harness.engine.events import Progress
 from harness.engine.processes.judge_client import BurstOptions
 from harness.engine.run_state import State
 from harness.measure import stats, verdict
-from harness.measure.plan import Block, plan_case, shuffled
+from harness.measure.plan import Block, further_block, plan_case
 from harness.measure.stopping import level_of
 from harness.measure.two_clocks import OVERTOLD, ClockCheck
 from harness.measure.verdict import Evidence
@@ -230,12 +230,11 @@ def repeat_disturbed(state: State, case: Case, names: Sequence[str]) -> int:
         late = max(late, sum(sample.late for sample in clock_verdict(state, name, case).samples))
     contended = state.contended.get(case.name, 0)
     again = min(late + contended, int(state.suite.blocks * EXTRA_SHARE))
-    normal = Probe(case, "normal", state.problem.kwargs(case))
-    extra = 0
+    alone, extra = state.facts.tolerance.alone_blocks > 0, 0  # it may have been the only one
     while extra < again + state.woken.get(case.name, 0):
-        order = shuffled(names, state.rng)
-        alone = state.facts.tolerance.alone_blocks > 0  # what was disturbed may have been the only
-        run_block(state, case, Block(normal, order, state.suite.blocks + extra, alone))
+        asked = case, state.problem, names, state.rng, state.suite.blocks + extra
+        for block in further_block(*asked, alone):
+            run_block(state, case, block)
         extra += 1
     if (contended := state.contended.get(case.name, 0)) > EXTRA_SHARE * state.suite.blocks:
         why = f"other processes took the GPU in {contended} blocks"

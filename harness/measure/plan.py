@@ -8,7 +8,7 @@ from harness.problems import Problem
 from harness.problems.base import Probe
 from harness.schema import Case, Suite
 
-AUDIT_SHARE = 1 / 6  # of the blocks that a run adds to the suite's
+AUDIT_SHARE = 1 / 6  # of the blocks, beside which lies an audit
 
 
 @dataclass(frozen=True)
@@ -42,9 +42,12 @@ def plan_case(
 ) -> list[Block]:
     """Blocks of one case: warm-up, then timed blocks with the audits hidden among them.
 
-    `soonest`: entrants may leave after so many timed blocks, so one audit lies before that and the
-    others behind it, and before it are the `alone` blocks in which calls are made by themselves:
-    the first one, for whoever is stopped soon, and others. Some of the rest have one that is odd.
+    Of these and of odd calls by themselves there are as many as kinds, or AUDIT_SHARE, in the mean:
+    each place and kind is chance, so that none who met some knows that none is left.
+
+    `soonest`: entrants may leave after so many timed blocks, so one audit lies before that, and
+    before it are the `alone` blocks in which calls are made by themselves: the first one, for
+    whoever is stopped soon, and others.
     """
     early = range(1, min(soonest or suite.blocks, suite.blocks))
     single = {0, *rng.sample(early, min(alone - 1, len(early)))} if alone else set()
@@ -53,25 +56,31 @@ def plan_case(
         Block(normal, shuffled(entrants, rng), -1 - n, alone > 0)  # the first two take longer
         for n in range(suite.warmup_blocks)
     ]
-    audits = problem.audits(case)[: max(1, suite.blocks // 6)]
-    rest = [n for n in range(suite.blocks) if single and n not in single]
-    odd = dict(zip(rng.sample(rest, min(len(audits), len(rest))), audits, strict=False))
-    timed = [
-        Block(normal, shuffled(entrants, rng), n, n in single, odd.get(n))
-        for n in range(suite.blocks)
-    ]
-    earliest, latest = 0, soonest or len(timed) + 1
-    for probe in audits:
-        timed.insert(rng.randrange(earliest, latest), Block(probe, shuffled(entrants, rng), None))
-        earliest, latest = (soonest + 1 if soonest else 0), len(timed) + 1
+    audits = problem.audits(case)
+    share = min(len(audits), max(1, suite.blocks // 6)) / suite.blocks
+    asked = {n for n in range(suite.blocks) if rng.random() < share}
+    if audits and min(asked, default=suite.blocks) >= (first := soonest or suite.blocks):
+        asked.add(rng.randrange(first))
+    timed: list[Block] = []
+    for n in range(suite.blocks):
+        odd = rng.choice(audits) if single and n not in single and rng.random() < share else None
+        if n in asked:
+            timed.append(Block(rng.choice(audits), shuffled(entrants, rng), None))
+        timed.append(Block(normal, shuffled(entrants, rng), n, n in single, odd))
     return warm + timed
 
 
 def further_block(
-    case: Case, problem: Problem, entrants: Sequence[str], rng: random.Random, index: int
+    case: Case,
+    problem: Problem,
+    entrants: Sequence[str],
+    rng: random.Random,
+    index: int,
+    alone: bool = False,
 ) -> list[Block]:
     """One more timed block, with an audit at its side as often as among the planned ones."""
-    found = [Block(Probe(case, "normal", problem.kwargs(case)), shuffled(entrants, rng), index)]
+    normal = Probe(case, "normal", problem.kwargs(case))
+    found = [Block(normal, shuffled(entrants, rng), index, alone)]
     audits = problem.audits(case)
     if audits and rng.random() < AUDIT_SHARE:
         audit = Block(rng.choice(audits), shuffled(entrants, rng), None)

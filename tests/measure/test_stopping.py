@@ -37,11 +37,30 @@ def test_audits_hide_among_the_timed_blocks() -> None:
     for seed in range(200):
         plan = plan_case(SUITE, SUITE.cases[0], PROBLEM, NAMES, random.Random(seed))
         audits = [n for n, block in enumerate(plan) if block.index is None]
-        assert len(audits) == 3
+        assert audits
         assert all(plan[n].probe.distribution != "normal" for n in audits)
         assert min(audits) >= SUITE.warmup_blocks
         places.update(audits)
     assert len(places) > 15  # no place a kernel could learn
+    assert 2.7 < places.total() / 200 < 3.4  # so many in the mean
+
+
+@pytest.mark.parametrize("blocks", [6, 10, 12, SUITE.blocks])
+def test_who_has_met_audits_does_not_know_that_they_were_the_last(blocks: int) -> None:
+    """With each kind once it knew, and went without a maximum in the blocks behind."""
+    behind = dict[bool, Counter[str]]((kind, Counter()) for kind in (False, True))
+    suite = SUITE.model_copy(update={"blocks": blocks})
+    for seed in range(400):
+        asked = (suite, suite.cases[0], PROBLEM, NAMES, random.Random(seed), None, 2)
+        plan = [block for block in plan_case(*asked) if block.index is None or block.index >= 0]
+        for single in (False, True):
+            kinds = [(b.odd if single else b.probe) for b in plan if not b.timed or single]
+            met = [(n, k.distribution) for n, k in enumerate(kinds) if k]
+            behind[single].update(f"{len(met)} met" for _ in met[:1])
+            behind[single].update(kind for _, kind in met[1:])
+    for told in behind.values():
+        assert set(PROBLEM.audited) < set(told)
+        assert len([1 for word in told if word.endswith("met")]) > 1
 
 
 def test_calls_are_made_by_themselves_in_blocks_that_nobody_foresees() -> None:
@@ -57,18 +76,18 @@ def test_calls_are_made_by_themselves_in_blocks_that_nobody_foresees() -> None:
         assert set(places) == set(range(soonest or SUITE.blocks)), "before the first may leave"
 
 
-@pytest.mark.parametrize(("alone", "odd"), [(0, 0), (5, 3), (SUITE.blocks - 1, 1)])
-def test_calls_by_themselves_are_asked_odd_values_too(alone: int, odd: int) -> None:
+@pytest.mark.parametrize(("alone", "odd"), [(0, 0), (5, 2.5), (SUITE.blocks - 1, 0.1)])
+def test_calls_by_themselves_are_asked_odd_values_too(alone: int, odd: float) -> None:
     """Exact in bursts and rough by itself, a kernel was fast enough there to hide its overlap."""
     places = Counter[int | None]()
     for seed in range(200):
         asked = (SUITE, SUITE.cases[0], PROBLEM, NAMES, random.Random(seed), None, alone)
         found = [block for block in plan_case(*asked) if block.odd]
-        assert len(found) == odd
         assert all(block.timed and not block.alone for block in found)
         assert {block.odd.distribution for block in found if block.odd}.isdisjoint({"normal"})
         places.update(block.index for block in found)
-    assert set(places) == (set(range(1, SUITE.blocks)) if odd else set())
+    assert places.total() / 200 == pytest.approx(odd, rel=0.2, abs=0.05)
+    assert not places or set(places) <= set(range(1, SUITE.blocks))
 
 
 def test_first_is_everybody_equally_often() -> None:
@@ -83,7 +102,7 @@ def test_who_leaves_early_has_met_an_audit() -> None:
     for seed in range(50):
         plan = plan_case(SUITE, SUITE.cases[0], PROBLEM, NAMES, random.Random(seed), soonest=4)
         fifth = next(n for n, block in enumerate(plan) if block.index == 3) + 1
-        assert sum(block.index is None for block in plan[:fifth]) == 1
+        assert sum(block.index is None for block in plan[:fifth]) >= 1
         assert sorted(b.index for b in plan if b.timed and b.index is not None) == list(
             range(SUITE.blocks)
         )
