@@ -272,7 +272,7 @@ def clock_verdict(
     pace, paced = pace_of(trusted, evidence.samples)
     clock = check_clocks(evidence.samples, paced, null_gaps_ms, tolerance)
     if clock.slack and not clock.refusal and evidence.entrant.kind is Kind.SUBMISSION:
-        around = _beside(trusted, evidence.samples).values()
+        around = _beside(trusted, paced).values()  # of a block cut by Ctrl-C it may have its turn
         clock = replace(clock, refusal=overlapping(clock.samples, around, tolerance))
     return pace, clock
 

@@ -205,14 +205,19 @@ def test_a_submission_of_which_no_call_was_timed_by_itself_is_not_ranked(kind: K
     assert ("by itself" in result.reason) == (kind is Kind.SUBMISSION)
 
 
+@pytest.mark.parametrize("more", [0, 1, -1])
 @pytest.mark.parametrize("kind", [Kind.SUBMISSION, Kind.BASELINE])
-def test_whose_calls_overlap_is_refused_if_it_is_a_submission(kind: Kind) -> None:
+def test_whose_calls_overlap_is_refused_if_it_is_a_submission(kind: Kind, more: int) -> None:
+    """Also where Ctrl-C came between its turn and the baselines'."""
+
     def told(calls_ms: float) -> list[Sample]:
         told = {"calls_ms": (calls_ms,) * 4, "t2_ms": 4 * calls_ms + 0.3, "alone_ms": 1.3}
         return [Sample(block=n, **told) for n in range(12)]
 
     mine = Evidence(entrant(kind), CASE, samples=told(0.8), worst=EXACT)
     base = told(1.0)
+    mine.samples = mine.samples[: 12 - (more < 0)]
+    base = base[: 12 - (more > 0)]
     result = conclude(mine, facts(), ("sdpa_cudnn", base), {"sdpa_cudnn": base}, [], [])
     wanted = Status.TIME_CLAIM_REJECTED if kind is Kind.SUBMISSION else Status.PASSED
     assert result.status is wanted
