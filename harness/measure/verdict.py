@@ -156,7 +156,7 @@ def conclude(
     `trusted`: everybody whose code is the harness's own choice, the control first.
     """
     facts = facts.for_case(*evidence.told) if evidence.told else facts
-    pace, clock = clock_verdict(evidence, trusted, null_gaps_ms, facts.tolerance)
+    pace, clock = clock_verdict(evidence, trusted, null_gaps_ms, facts)
     shaky = unstable_because(facts.machine, trusted[pace], telemetry)
     if facts.tolerance.alone_blocks and evidence.entrant.kind is Kind.SUBMISSION:
         alone = any(sample.alone_ms is not None for sample in evidence.samples)
@@ -167,13 +167,6 @@ def conclude(
     times = stats.summary(list(scored.values())) if timed else None
     tflops = facts.problem.flops(evidence.case) / times.median / 1e9 if times else None
     peak = peak_tflops(facts.machine)
-    # One that takes less than a call's work can is no call: others do its work.
-    shortest = min(usual_ms([s for s in clock.samples if not s.late])) if timed else math.inf
-    most = facts.problem.flops(evidence.case) / shortest / 1e9
-    if peak and most > peak:
-        status = Status.TIME_CLAIM_REJECTED
-        reason = f"{most:.0f} TFLOP/s in a call is above the chip's peak of {peak:.0f}"
-        timed, times, tflops = False, None, None
     level = level_of(evidence.stopping.looks if evidence.stopping else 1)  # of all its intervals
     ratio = stats.speedup(times_ms(baseline[1]), scored, level) if timed else None
     mhz = clock_mhz(clock.samples) if timed else None
@@ -263,17 +256,24 @@ def score_ms(sample: Sample) -> float:
 
 
 def clock_verdict(
-    evidence: Evidence, trusted: Trusted, null_gaps_ms: Sequence[float], tolerance: ClockTolerance
+    evidence: Evidence, trusted: Trusted, null_gaps_ms: Sequence[float], facts: RunFacts
 ) -> tuple[str, ClockCheck]:
     """Who sets the pace of these samples; what the two clocks say of them.
 
     Only of submissions it is asked whether their calls overlap: libraries' are as in a model.
     """
     pace, paced = pace_of(trusted, evidence.samples)
-    clock = check_clocks(evidence.samples, paced, null_gaps_ms, tolerance)
+    clock = check_clocks(evidence.samples, paced, null_gaps_ms, facts.tolerance)
+    scored, peak = [s for s in clock.samples if not s.late], peak_tflops(facts.machine)
+    # One that takes less than a call's work can is no call: others do its work.
+    shortest_ms = min(usual_ms(scored), default=math.inf)
+    most = facts.problem.flops(evidence.case) / shortest_ms / 1e9
+    if not clock.refusal and peak and most > peak:
+        said = f"{most:.0f} TFLOP/s in a call is above the chip's peak of {peak:.0f}"
+        clock = replace(clock, refusal=said)
     if clock.slack and not clock.refusal and evidence.entrant.kind is Kind.SUBMISSION:
         around = _beside(trusted, paced).values()  # of a block cut by Ctrl-C it may have its turn
-        clock = replace(clock, refusal=overlapping(clock.samples, around, tolerance))
+        clock = replace(clock, refusal=overlapping(clock.samples, around, facts.tolerance))
     return pace, clock
 
 

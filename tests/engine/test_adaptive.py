@@ -17,7 +17,8 @@ from harness.measure.plan import Block
 from harness.measure.stopping import FEWEST_BLOCKS, StoppingRule
 from harness.measure.two_clocks import GPU_TOLERANCE
 from harness.problems import get_problem
-from harness.schema import Case, Error, Kind, Sample, Status, Suite
+from harness.schema import Case, Error, Kind, Machine, Sample, Status, Suite
+from tests.board.factory import H200
 from tests.engine.factory import worker
 
 CASES = (
@@ -54,7 +55,7 @@ class Bench:
         facts = SimpleNamespace(
             problem=get_problem("attention_forward"),
             tolerance=GPU_TOLERANCE,
-            machine=SimpleNamespace(has_gpu=False),
+            machine=Machine(gpu="CPU"),
         )
         other: Any = SimpleNamespace()
         self.state = State(
@@ -192,6 +193,15 @@ def test_a_claim_that_the_judge_did_not_see_pushes_nobody_out(bench: Make) -> No
     made.hidden_ms["liar"] = 0.4
     AdaptiveRun(made.state).run()
     assert made.count("honest") >= 20  # and some for the blocks that looked disturbed
+    assert made.why("honest") == "measured to the end"
+
+
+def test_calls_above_the_chips_peak_push_nobody_out(bench: Make) -> None:
+    """Copies of a fast kernel took the places, each to be refused at the end for one such call."""
+    made = bench(StoppingRule(race=1), {"honest": 0.8, "liar": 0.2})
+    made.state.facts.machine = H200  # type: ignore[misc]
+    AdaptiveRun(made.state).run()
+    assert made.count("honest") == 20
     assert made.why("honest") == "measured to the end"
 
 

@@ -30,6 +30,7 @@ from harness.schema import (
     Entrant,
     Error,
     Kind,
+    Machine,
     Manifest,
     Sample,
     Status,
@@ -173,7 +174,8 @@ class Bench:
             sm_mhz=lambda: 0,
             snapshot=lambda foreign_pids: Telemetry(foreign_pids=foreign_pids),
         )
-        facts: Any = SimpleNamespace(tolerance=GPU_TOLERANCE)
+        told = {"problem": PROBLEM, "machine": Machine(gpu="CPU")}
+        facts: Any = SimpleNamespace(tolerance=GPU_TOLERANCE, **told)
         observer = Observer()
         observer.note = self.notes.append  # type: ignore[method-assign]
         self.state = State(
