@@ -62,6 +62,9 @@ def audited(
 
     `cut`: by Ctrl-C, before the secret was told; a few blocks are kept then.
     """
+    most = int(MOST_BLOCKS * suite.blocks)  # before what takes as long as they are many
+    if long := [name for name, row in rows.items() if len(row.samples) > most]:
+        return {}, [(name, f"more than {most} blocks") for name in long]
     try:
         again = made_again(rows, asked)
     except ValueError as error:  # a figure that no row can hold
@@ -164,7 +167,6 @@ def doubts(row: Result, suite: Suite, cut: bool = False) -> list[str]:
     hidden, passed = row.case.hidden, row.status is Status.PASSED
     planned = max(5, suite.blocks // 2) if hidden else suite.blocks
     fewest = verdict.MIN_BLOCKS if cut else math.ceil(FEWEST_BLOCKS * planned)
-    most = int(MOST_BLOCKS * suite.blocks)
     timed, error = passed and row.machine.has_gpu, row.error
     contract = get_problem(row.problem).limits(row.case.dtype).contract
     right = error is not None and (
@@ -174,7 +176,6 @@ def doubts(row: Result, suite: Suite, cut: bool = False) -> list[str]:
     checks = {
         "a sample does not hold one time per call": whole,
         "a block occurs twice": len({s.block for s in row.samples}) == len(row.samples),
-        f"more than {most} blocks": len(row.samples) <= most,
         f"fewer than {fewest} blocks": not passed or row.blocks >= fewest,
         OVERTOLD: not any(s.overtold and not s.late for s in row.samples),  # as engine/timing.py
         "its error is not below the contract": not passed or right,

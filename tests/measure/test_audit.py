@@ -506,6 +506,15 @@ def test_a_record_from_before_gaps_and_paces_were_told_is_made_again_too(
     assert of_record(old["mine"].model_copy(update=forged), old)
 
 
+def test_more_blocks_than_anybody_asks_for_are_not_made_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """20,000 samples held a campaign's one thread for half a minute before it said so."""
+    monkeypatch.setattr(audit, "made_again", lambda *_: pytest.fail("made again"))
+    told = TRUE | {"mine": TRUE["mine"].model_copy(update={"samples": TRUE["mine"].samples * 2})}
+    assert audited(told, ASKED, SUITE) == ({}, [("mine", "more than 18 blocks")])
+
+
 @pytest.mark.parametrize("figure", ["max_diff", "rel_l2", "worst_row"])
 @pytest.mark.parametrize("value", [math.nan, -1e-9])
 def test_an_error_that_is_no_figure_is_below_no_contract(figure: str, value: float) -> None:
