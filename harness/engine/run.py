@@ -18,6 +18,7 @@ from harness.engine.run_state import State
 from harness.engine.sustain import sustain
 from harness.engine.timing import name_kernels, time_case
 from harness.errors import HarnessError
+from harness.measure.plan import hidden_blocks
 from harness.measure.verdict import Evidence, conclude_case
 from harness.schema import Case, Status
 
@@ -73,14 +74,13 @@ class Run(State):
             self._time_hidden()
 
     def _time_hidden(self) -> None:
-        """Shapes that follow from the secret in force, checked and timed in half the blocks or ten.
+        """Shapes that follow from the secret in force, checked and timed in fewer blocks.
 
         Drawn when the suite's own are over: until its first call on one nobody knows it, no
         builder is told, and their secret is revealed with their rows.
         """
         cases = self.judge.hidden_cases(self.suite.cases, self.suite.hidden)
-        blocks = min(max(5, self.suite.blocks // 2), 10)
-        asked = {"cases": (*self.suite.cases, *cases), "blocks": blocks}
+        asked = {"cases": (*self.suite.cases, *cases), "blocks": hidden_blocks(self.suite)}
         official, self.suite = self.suite.cases, self.suite.model_copy(update=asked)
         for name in self.workers:
             self._left_out(name, [self.record(name, case) for case in official], cases)

@@ -20,6 +20,7 @@ from harness import PROTOCOL
 from harness.measure import stats, verdict
 from harness.measure.evenness import lasting
 from harness.measure.gpu_specs import peak_tflops
+from harness.measure.plan import hidden_blocks
 from harness.measure.two_clocks import OVERTOLD, clock_tolerance
 from harness.measure.verdict import Evidence, RunFacts, conclude_case, drift_pct, trusted_of
 from harness.problems import get_problem
@@ -165,7 +166,7 @@ def _differ(told: Any, again: Any, name: str = "") -> Iterator[str]:
 def doubts(row: Result, suite: Suite, cut: bool = False) -> list[str]:
     """Why what is told as measured is nothing that a run of `suite` measures."""
     hidden, passed = row.case.hidden, row.status is Status.PASSED
-    planned = max(5, suite.blocks // 2) if hidden else suite.blocks
+    planned = hidden_blocks(suite) if hidden else suite.blocks
     fewest = verdict.MIN_BLOCKS if cut else math.ceil(FEWEST_BLOCKS * planned)
     timed, error = passed and row.machine.has_gpu, row.error
     contract = get_problem(row.problem).limits(row.case.dtype).contract

@@ -31,6 +31,11 @@ class Block:
         return self.index is not None and self.index >= 0
 
 
+def hidden_blocks(suite: Suite) -> int:
+    """So many a hidden shape gets: half of the suite's, from 5 to 10."""
+    return min(max(5, suite.blocks // 2), 10)
+
+
 def plan_case(
     suite: Suite,
     case: Case,

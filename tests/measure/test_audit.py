@@ -515,6 +515,14 @@ def test_more_blocks_than_anybody_asks_for_are_not_made_again(
     assert audited(told, ASKED, SUITE) == ({}, [("mine", "more than 18 blocks")])
 
 
+@pytest.mark.parametrize(("blocks", "few"), [(12, False), (60, False), (120, False), (24, True)])
+def test_hidden_shapes_need_no_more_blocks_than_a_run_gives_them(blocks: int, few: bool) -> None:
+    hidden = CASE.model_copy(update={"name": "hidden_hdim64"})
+    told = TRUE["mine"].model_copy(update={"case": hidden, "blocks": 4 if few else 10})
+    said = doubts(told, SUITE.model_copy(update={"blocks": blocks}))
+    assert any("blocks" in why and "fewer than" in why for why in said) == few, said
+
+
 @pytest.mark.parametrize("figure", ["max_diff", "rel_l2", "worst_row"])
 @pytest.mark.parametrize("value", [math.nan, -1e-9])
 def test_an_error_that_is_no_figure_is_below_no_contract(figure: str, value: float) -> None:
