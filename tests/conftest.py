@@ -293,11 +293,11 @@ def intervals_once() -> Iterator[None]:
     ratio = stats.ratio
 
     def once(
-        log_ratios: Any, level: float = stats.LEVEL, within: bool = False
+        log_ratios: Any, level: float = stats.LEVEL, tight: bool = False
     ) -> stats.Interval | None:
-        key = np.asarray(log_ratios, dtype=np.float64).tobytes(), level, within
+        key = np.asarray(log_ratios, dtype=np.float64).tobytes(), level, tight
         if key not in known:
-            known[key] = ratio(log_ratios, level, within)
+            known[key] = ratio(log_ratios, level, tight)
         return known[key]
 
     with pytest.MonkeyPatch.context() as patch:

@@ -173,9 +173,9 @@ def _moves(mine: Both, others: Sequence[Both]) -> list[Interval]:
     """Beside each of `others`: (lead on the official shapes) / (lead on the hidden one)."""
     found = []
     for other in others:
-        hidden = direct_on(mine[0], other[0], within=True)
+        hidden = direct_on(mine[0], other[0], tight=True)
         both = zip(mine[1], other[1], strict=True)
-        near = stats.geomean_of_all([direct_on(a, b, within=True) for a, b in both])
+        near = stats.geomean_of_all([direct_on(a, b, tight=True) for a, b in both])
         if hidden and near:
             found.append(stats.quotient(near, hidden))
     return found
@@ -196,12 +196,12 @@ def neighbours(hidden: Result, others: Sequence[Result]) -> list[Result]:
 # --------------------------------------------------------------------------- paired ratios
 
 
-def direct_on(a: Result | None, b: Result | None, within: bool = False) -> Interval | None:
+def direct_on(a: Result | None, b: Result | None, tight: bool = False) -> Interval | None:
     """Time of `b` / time of `a` on one config, paired over the blocks of one run."""
     if a is None or b is None or a.run != b.run or a.machine.uuid != b.machine.uuid:
         return None
     level = level_of(max(a.looks, b.looks))
-    return stats.speedup(times_ms(b.samples), times_ms(a.samples), level, within)
+    return stats.speedup(times_ms(b.samples), times_ms(a.samples), level, tight)
 
 
 # --------------------------------------------------------------------------- whose work it is

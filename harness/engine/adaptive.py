@@ -91,7 +91,9 @@ class AdaptiveRun:
                 end = f"time limit of {self.state.rule.time_limit_s:g} s"
                 break
             if whole := look >= self.state.suite.blocks:
-                self._finish_plan()
+                for lane in self.lanes:
+                    if lane.next_index == self.state.suite.blocks:
+                        lane.next_index += repeat_disturbed(self.state, lane.case, self.running)
             if self.state.rule.race is not None:
                 self._race(self.state.rule.race)
             if whole and (self.state.rule.until_pct is None or self._all_decided(number)):
@@ -134,12 +136,6 @@ class AdaptiveRun:
                 lane.planned[following] = replace(lane.planned[following], alone=True, odd=None)
         lane.timed += block.timed
         return block.timed
-
-    def _finish_plan(self) -> None:
-        """Once again what was disturbed."""
-        for lane in self.lanes:
-            if lane.next_index == self.state.suite.blocks:
-                lane.next_index += repeat_disturbed(self.state, lane.case, self.running)
 
     # ------------------------------------------------------------------ looks
 

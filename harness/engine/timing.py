@@ -225,16 +225,15 @@ def repeat_disturbed(state: State, case: Case, names: Sequence[str]) -> int:
 
     Who ran while it was stopped has left, so its blocks come to an end by themselves.
     """
-    late = 0
-    for name in names:
-        late = max(late, sum(sample.late for sample in clock_verdict(state, name, case).samples))
+    each = (clock_verdict(state, name, case).samples for name in names)
+    late = max((sum(sample.late for sample in samples) for samples in each), default=0)
     contended = state.contended.get(case.name, 0)
     again = min(late + contended, int(state.suite.blocks * EXTRA_SHARE))
     alone, extra = state.facts.tolerance.alone_blocks > 0, 0  # it may have been the only one
     while extra < again + state.woken.get(case.name, 0):
         asked = case, state.problem, names, state.rng, state.suite.blocks + extra
-        for block in further_block(*asked, alone):
-            run_block(state, case, block)
+        for block in further_block(*asked):
+            run_block(state, case, replace(block, alone=alone))
         extra += 1
     if (contended := state.contended.get(case.name, 0)) > EXTRA_SHARE * state.suite.blocks:
         why = f"other processes took the GPU in {contended} blocks"

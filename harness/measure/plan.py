@@ -47,9 +47,7 @@ def plan_case(
 ) -> list[Block]:
     """Blocks of one case: warm-up, then timed blocks with the audits hidden among them.
 
-    Of these and of odd calls by themselves there are as many as kinds, or AUDIT_SHARE, in the mean:
-    each place and kind is chance, so that none who met some knows that none is left.
-
+    Each of them and each odd call by itself is chance: who met some never knows that none is left.
     `soonest`: entrants may leave after so many timed blocks, so one audit lies before that, and
     before it are the `alone` blocks in which calls are made by themselves: the first one, for
     whoever is stopped soon, and others.
@@ -57,7 +55,7 @@ def plan_case(
     early = range(1, min(soonest or suite.blocks, suite.blocks))
     single = {0, *rng.sample(early, min(alone - 1, len(early)))} if alone else set()
     normal = Probe(case, "normal", problem.kwargs(case))
-    warm = [
+    plan = [
         Block(normal, shuffled(entrants, rng), -1 - n, alone > 0)  # the first two take longer
         for n in range(suite.warmup_blocks)
     ]
@@ -66,30 +64,21 @@ def plan_case(
     asked = {n for n in range(suite.blocks) if rng.random() < share}
     if audits and min(asked, default=suite.blocks) >= (first := soonest or suite.blocks):
         asked.add(rng.randrange(first))
-    timed: list[Block] = []
     for n in range(suite.blocks):
         odd = rng.choice(audits) if single and n not in single and rng.random() < share else None
         if n in asked:
-            timed.append(Block(rng.choice(audits), shuffled(entrants, rng), None))
-        timed.append(Block(normal, shuffled(entrants, rng), n, n in single, odd))
-    return warm + timed
+            plan.append(Block(rng.choice(audits), shuffled(entrants, rng), None))
+        plan.append(Block(normal, shuffled(entrants, rng), n, n in single, odd))
+    return plan
 
 
 def further_block(
-    case: Case,
-    problem: Problem,
-    entrants: Sequence[str],
-    rng: random.Random,
-    index: int,
-    alone: bool = False,
+    case: Case, problem: Problem, entrants: Sequence[str], rng: random.Random, index: int
 ) -> list[Block]:
     """One more timed block, with an audit at its side as often as among the planned ones."""
-    normal = Probe(case, "normal", problem.kwargs(case))
-    found = [Block(normal, shuffled(entrants, rng), index, alone)]
-    audits = problem.audits(case)
-    if audits and rng.random() < AUDIT_SHARE:
-        audit = Block(rng.choice(audits), shuffled(entrants, rng), None)
-        found.insert(rng.randrange(2), audit)
+    found = [Block(Probe(case, "normal", problem.kwargs(case)), shuffled(entrants, rng), index)]
+    if (audits := problem.audits(case)) and rng.random() < AUDIT_SHARE:
+        found.insert(rng.randrange(2), Block(rng.choice(audits), shuffled(entrants, rng), None))
     return found
 
 

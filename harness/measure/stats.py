@@ -8,11 +8,10 @@ moves the machine moves them all. What is compared is therefore the log-ratio in
 - value      exp(20 % trimmed mean of x): as sharp as a mean, deaf to a few disturbed blocks
 - interval   bootstrap over blocks, percentiles widened for small n (T. Hesterberg, "What Teachers
              Should Know About the Bootstrap", The American Statistician 69, 2015, section 4.3);
-             Student's t of the trimmed mean (K. Yuen, Biometrika 61, 1974) where there are
-             fewer than 8 blocks or more than 500, within the blocks where so many lie on one
-             side of the truth more seldom than the level allows (6 at 95 %)
-             and 0.05 % on each side for what blocks cannot show: that two processes are not one
-             (2.5 % where two cards are compared through a baseline)
+             Student's t of the trimmed mean (K. Yuen, Biometrika 61, 1974) below 8 blocks and above
+             500, within the blocks where so many lie on one side of the truth more seldom than the
+             level allows (6 at 95 %); and 0.05 % on each side for what blocks cannot show: that two
+             processes are not one (2.5 % where two cards are compared through a baseline)
 - geomean    mean of the configs' logs; the sides of the interval are added in quadrature
              (MOVER: G. Zou, A. Donner, Statistics in Medicine 27, 2008)
 
@@ -136,13 +135,13 @@ def paired_log_ratios(base: Mapping[int, float], entry: Mapping[int, float]) -> 
 
 
 def ratio(
-    log_ratios: Sequence[float] | Array, level: float = LEVEL, within: bool = False
+    log_ratios: Sequence[float] | Array, level: float = LEVEL, tight: bool = False
 ) -> Interval | None:
     """Ratio with its interval; None with fewer than two blocks, where there is no spread.
 
     `level`: of the interval. Another one than 95 % is Student's t of the trimmed mean for any
     number of blocks, because the far tails of a few thousand resamples are a matter of luck.
-    `within`: what no block gave is not in it, however few they are.
+    `tight`: what no block gave is not in it, however few they are.
     """
     x = _finite(log_ratios, empty=True)
     if len(x) < 2:
@@ -155,24 +154,21 @@ def ratio(
     else:
         half = _t_quantile(len(x), level) * _trimmed_error(x)
         low, high = centre - half, centre + half
-        if within or 2.0 ** (1 - len(x)) <= 1 - level:  # all on one side: a sign test
+        if tight or 2.0 ** (1 - len(x)) <= 1 - level:  # all on one side: a sign test
             low, high = max(low, float(x.min())), min(high, float(x.max()))
     # resampling can miss its own centre by a hair when nearly all blocks are equal
     return Interval(_exp(centre), _exp(min(low, centre)), _exp(max(high, centre)))
 
 
 def speedup(
-    base: Mapping[int, float],
-    entry: Mapping[int, float],
-    level: float = LEVEL,
-    within: bool = False,
+    base: Mapping[int, float], entry: Mapping[int, float], level: float = LEVEL, tight: bool = False
 ) -> Interval | None:
     """Time of `base` / time of `entry`, two processes, paired over the blocks they share.
 
     The interval is PROCESS_LOG wider on each side than the blocks say, unless both are one
     process's.
     """
-    found = ratio(paired_log_ratios(base, entry), level, within)
+    found = ratio(paired_log_ratios(base, entry), level, tight)
     if found is None or base == entry:
         return found
     apart = math.exp(PROCESS_LOG)

@@ -266,8 +266,7 @@ def clock_verdict(
     clock = check_clocks(evidence.samples, paced, null_gaps_ms, facts.tolerance)
     scored, peak = [s for s in clock.samples if not s.late], peak_tflops(facts.machine)
     # One that takes less than a call's work can is no call: others do its work.
-    shortest_ms = min(usual_ms(scored), default=math.inf)
-    most = facts.problem.flops(evidence.case) / shortest_ms / 1e9
+    most = facts.problem.flops(evidence.case) / min(usual_ms(scored), default=math.inf) / 1e9
     if not clock.refusal and peak and most > peak:
         said = f"{most:.0f} TFLOP/s in a call is above the chip's peak of {peak:.0f}"
         clock = replace(clock, refusal=said)

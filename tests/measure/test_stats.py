@@ -164,7 +164,7 @@ def test_where_all_blocks_may_lie_on_one_side_the_truth_may_lie_beyond(
 ) -> None:
     """Of five blocks one run in 16 has all on one side of it, of six one in 32."""
     x = [0.01 * (block + 1) for block in range(few)]
-    found, inside = stats.ratio(x, level), stats.ratio(x, level, within=True)
+    found, inside = stats.ratio(x, level), stats.ratio(x, level, tight=True)
     assert found is not None
     assert inside is not None
     assert (inside.low, inside.high) == pytest.approx((math.exp(x[0]), math.exp(x[-1])))
