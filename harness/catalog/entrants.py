@@ -27,7 +27,8 @@ BINDS = (
     r"|\w+[ \t]+as[ \t]+{0}[ \t\r,)]*(?:#|$)|{0}[ \t]*(?:[:,][^=\n]*)?=(?!=))"
 )
 #: What its word counts in `problem_of`: a folder that has its function, speaks of it, neither.
-HAS, SPEAKS = BINDS + r"|^[ \t]*from\b.*\bimport\b[^#\n]*\b{0}\b", r"\b{0}\b"
+HAS = BINDS + r"|^[ \t]*from\b(?:(?!\bimport\b)[^#\n])*\bimport\b[^#\n]*\b{0}\b"  # the first one
+SPEAKS = r"\b{0}\b"
 VOTES = {HAS: 10**12, SPEAKS: 10**6, "": 1}
 MOST_MANIFEST_BYTES = 32 << 10  # as it is told to a worker
 

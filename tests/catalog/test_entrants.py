@@ -7,6 +7,7 @@ import json
 import os
 import shlex
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -1070,3 +1071,15 @@ def test_a_link_beside_another_s_file_gives_it_no_name(tmp_path: Path) -> None:
     (folder / "Other.py").symlink_to(folder / "other.py")
     root = tmp_path / "submissions"
     assert [entrant.name for entrant in find(root, f"{folder}/")] == ["other"]
+
+
+def test_a_line_of_many_imports_costs_no_more_than_its_length() -> None:
+    """One file of 512 KiB held whoever stood beside it for an hour, before anybody was asked."""
+    lines = (b"from x " + word * 20_000 for word in (b"import ", b"ximport ", b"from "))
+    body = b"# custom_attention_forward\n".join(lines)
+    began = time.process_time()
+    assert entrants._defines(body, entrants.HAS) == []
+    assert time.process_time() - began < 1
+    for text in ("from .x import a, {}", "from .import {}", "\tfrom y.import_it import a, {} as b"):
+        line = text.format("custom_attention_forward").encode()
+        assert entrants._defines(b"x = 1\n" + line, entrants.HAS) == ["attention_forward"], text
