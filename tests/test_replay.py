@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from harness.board import record
 from harness.board.store import KEPT, Checked
 from harness.catalog.entrants import load_entrant
 from harness.catalog.request import Request
+from harness.catalog.suites import load_suite
 from harness.cli import main
 from harness.cli.dispatch import replay_flags
 from harness.cli.results import replay
@@ -21,7 +23,8 @@ from harness.errors import HarnessError, UnavailableError, UsageError
 from harness.measure.machine import inspect_machine
 from harness.problems import get_problem
 from harness.process.messages import BurstReport
-from harness.schema import Case, Kind, Result, Status, Suite
+from harness.schema import Case, Claims, Kind, Result, Status, Suite
+from harness.schema.common import AXES
 from harness.schema.mismatch import Mismatch
 from tests.board.factory import mismatch, result
 
@@ -68,17 +71,37 @@ def test_the_case_that_is_asked_again_has_the_axes_of_the_wrong_burst(axes: dict
         ({"kv_heads": 7}, "heads must be a multiple of kv_heads"),
         ({"kwargs": {}}, "valid boolean"),
         ({"distribution": "hostile"}, "hostile inputs"),
-        ({"kwargs": {"causal": True, "sm_scale": None, "evil": 1}}, "a call with evil"),
+        ({"kwargs": {"causal": True, "sm_scale": None, "evil": 1}}, "a call with .*evil=1"),
+        ({"kwargs": {"causal": True, "sm_scale": math.nan}}, "a call with causal=True, sm_scale=nan"),
+        ({"kwargs": {"causal": True, "sm_scale": math.inf}}, "a call with causal=True, sm_scale=inf"),
+        ({"kwargs": {"causal": True}}, "a call with causal=True\\n"),
+        ({"kwargs": {"causal": True, "sm_scale": None, "return_lse": True}}, "a call with .*return_lse=True"),
+        ({"call": 1}, "call 1 of 1"),
     ],
-)
+)  # fmt: skip
 def test_a_hostile_record_asks_for_nothing_that_no_run_draws(
     change: dict[str, Any], why: str
 ) -> None:
     """The judge took as much memory as a line said, or died of it."""
-    wrong = mismatch()
+    wrong, old = mismatch(), result("mine")
     drawn = wrong.draw.model_copy(update={"calls": 1} | change)
+    wrong = wrong.model_copy(update={"draw": drawn, "call": change.get("call", 0)})
     with pytest.raises(UnavailableError, match=why):
-        replay._suite(result("mine"), wrong.model_copy(update={"draw": drawn}))
+        replay._probe(*replay._suite(old, wrong).cases, False, old, wrong)
+
+
+def test_what_is_asked_again_is_what_runs_ask() -> None:
+    """Equal is not enough: of `causal: 1` an honest function died."""
+    wrong, old = mismatch(), result("mine")
+    (case,) = replay._suite(old, wrong).cases
+    odd = 0.7310585 / case.headdim**0.5
+    for told in ({"causal": 1, "sm_scale": odd}, {"causal": 1, "sm_scale": None}):
+        drawn = wrong.draw.model_copy(update={"kwargs": told})
+        probe = replay._probe(case, False, old, wrong.model_copy(update={"draw": drawn}))
+        assert probe.kwargs == told
+        assert probe.kwargs["causal"] is True
+    drawn = wrong.draw.model_copy(update={"kwargs": told | {"return_lse": True}})
+    assert replay._probe(case, True, old, wrong.model_copy(update={"draw": drawn}))
 
 
 def test_a_picture_has_heads_and_rows() -> None:
@@ -342,3 +365,33 @@ def test_other_numbers_are_not_called_the_same() -> None:
     assert same == "the same elements are wrong as in the run, by the same numbers"
     assert other == f"not as in the run: {then.words()}"
     assert replay._answered(then, BurstReport(status=Status.PASSED)) == ["PASSED"]
+
+
+def test_a_line_asks_for_no_more_than_the_machine_holds() -> None:
+    """Its own shape stands in the same line: the judge took what that said."""
+    wrong = mismatch()
+    shape = {"batch": 512, "heads": 1024, "seqlen": 65536, "headdim": 64}
+    told = {"shape": tuple(shape.values()), "calls": 1}
+    wrong = wrong.model_copy(update={"draw": wrong.draw.model_copy(update=told)})
+    big = Case.model_validate({"name": "big", **shape, "burst": 1})
+    old = result("mine").model_copy(update={"case": big, "gpu": "cpu"})
+    with pytest.raises(UsageError, match="the tensors of one burst of 1 calls take"):
+        replay.request_of(old, wrong, None)
+
+
+@pytest.mark.parametrize("suite", ["smoke_axes", "smoke_axes_bwd"])
+def test_every_burst_that_runs_ask_can_be_asked_again(suite: str) -> None:
+    """Probes near a case have other lengths, and packed ones arguments that tell them."""
+    asked = load_suite(suite, ROOT / "configs")
+    problem = get_problem(asked.problem)
+    for case in asked.cases:
+        old = result("mine").model_copy(update={"case": case, "problem": asked.problem})
+        claims = Claims.model_validate({"lse": problem.gives_lse, "gqa": True, "seqlens": "any"})
+        for probe in [*problem.probes(case, claims), *problem.audits(case)]:
+            told = {name: getattr(probe.case, name) for name in AXES}
+            told |= {"shape": probe.case.shape, "kwargs": dict(probe.kwargs)}
+            told |= {"distribution": probe.distribution, "calls": probe.case.burst}
+            drawn = mismatch().draw.model_copy(update=told)
+            wrong = mismatch().model_copy(update={"draw": drawn, "call": 0})
+            (again,) = replay._suite(old, wrong).cases
+            assert replay._probe(again, problem.gives_lse, old, wrong).kwargs == probe.kwargs

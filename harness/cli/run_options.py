@@ -87,7 +87,7 @@ def choose_suite(args: argparse.Namespace, machine: Machine) -> Suite:
     _refuse_idle(args)
     suite = adhoc_suite(suite, **{flag: _split(getattr(args, flag)) for flag in SHAPE_FLAGS})
     if not elsewhere:
-        _must_fit(suite, machine)
+        must_fit(suite, machine)
     if args.timeout:
         given = {"import_s": args.timeout, "first_call_s": args.timeout, "burst_s": args.timeout}
         suite = suite.model_copy(update={"limits": suite.limits.model_copy(update=given)})
@@ -96,7 +96,7 @@ def choose_suite(args: argparse.Namespace, machine: Machine) -> Suite:
     return suite.model_copy(update={"blocks": args.blocks}) if args.blocks else suite
 
 
-def _must_fit(suite: Suite, machine: Machine) -> None:
+def must_fit(suite: Suite, machine: Machine) -> None:
     """Raises UsageError where q, k, v and o of one burst alone are more than there is memory."""
     on_gpu = suite.device == "gpu"
     host_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -19,8 +19,9 @@ from harness.board.record import Head
 from harness.board.render.text import error_map, printed, sanitize
 from harness.catalog.request import Request, resolve
 from harness.catalog.suites import load_suite
+from harness.cli.run_options import must_fit
 from harness.errors import Exit, SubmissionError, UnavailableError, UsageError, did_you_mean
-from harness.problems import Problem, get_problem
+from harness.problems import get_problem
 from harness.problems.base import Probe
 from harness.process.messages import BurstReport
 from harness.process.project import base
@@ -28,7 +29,7 @@ from harness.process.sandbox import enter
 from harness.process.text import dumps
 from harness.schema import Case, Claims, Kind, Result, Status, Suite
 from harness.schema.common import AXES
-from harness.schema.mismatch import Draw, Mismatch
+from harness.schema.mismatch import Mismatch
 
 PRINTED_LINES = 12
 LEAST_ROOM_BYTES = 1 << 28  # of a burst: shapes of checks may be larger than a small suite's own
@@ -124,6 +125,7 @@ def request_of(old: Result, found: Mismatch, source: str | None) -> Request:
             "run this command on such a GPU",
         )
     suite = _suite(old, found)
+    must_fit(suite, machine)
     names = [source or old.entry]
     mine, theirs = (names, []) if old.kind is Kind.SUBMISSION else ([], names)
     try:
@@ -142,9 +144,8 @@ def ask(
     from harness.engine.events import Observer
     from harness.engine.session import opened
 
-    (entrant,), (case,) = request.entrants, request.suite.cases
-    draw = found.draw
-    probe = Probe(case, draw.distribution, draw.kwargs)
+    (entrant,), (case,), draw = request.entrants, request.suite.cases, found.draw
+    probe = _probe(case, entrant.manifest.claims.lse, old, found)
     question = Question(probe, draw.label, draw.calls, draw.whole, replayed=True)
     with opened(request, lambda result: None, Observer()) as run:
         known = run.record(entrant.name, case)
@@ -171,18 +172,22 @@ def _suite(old: Result, found: Mismatch) -> Suite:
         raise _no_draw(old, error.errors()[0]["msg"]) from None
     if case.burst_bytes > 4 * max(old.case.burst_bytes, LEAST_ROOM_BYTES):
         raise _no_draw(old, f"{case.burst_bytes >> 30} GiB, more than its own shape takes")
-    if why := _unasked(get_problem(old.problem), case, found.draw):
-        raise _no_draw(old, why)
     return usual.model_copy(update={"cases": (case,), "name": old.suite, "baselines": ()})
 
 
-def _unasked(problem: Problem, case: Case, draw: Draw) -> str:
-    """What `draw` has that no burst near `case` does: a distribution, or an argument."""
-    asked = [*problem.probes(case, Claims(lse=True)), *problem.audits(case)]
+def _probe(case: Case, lse: bool, old: Result, found: Mismatch) -> Probe:
+    """What is asked again; UnavailableError unless some burst of this shape asks so."""
+    problem, draw = get_problem(old.problem), found.draw
+    asked = [*problem.probes(case, Claims(lse=lse)), *problem.audits(case)]
     if draw.distribution not in {probe.distribution for probe in asked}:
-        return f"{draw.distribution} inputs"
-    unknown = sorted(set(draw.kwargs).difference(*(probe.kwargs for probe in asked)))
-    return f"a call with {', '.join(unknown)}" if unknown else ""
+        raise _no_draw(old, f"{draw.distribution} inputs")
+    own = problem.kwargs(case)  # its mask and lengths
+    each = ({**probe.kwargs, **own, "sm_scale": probe.kwargs["sm_scale"]} for probe in asked)
+    if (kwargs := next((one for one in each if one == draw.kwargs), None)) is None:
+        raise _no_draw(old, f"a call with {', '.join(f'{k}={v}' for k, v in draw.kwargs.items())}")
+    if found.call >= draw.calls:
+        raise _no_draw(old, f"call {found.call} of {draw.calls}")
+    return Probe(case, draw.distribution, kwargs)
 
 
 def _no_draw(old: Result, why: str) -> UnavailableError:
@@ -194,9 +199,9 @@ def _no_draw(old: Result, why: str) -> UnavailableError:
 
 
 def _asked(request: Request, old: Result, found: Mismatch) -> list[str]:
-    draw = found.draw
+    (entrant,), (case,), draw = request.entrants, request.suite.cases, found.draw
     what = "check" if draw.whole else "timed burst"
-    probe = Probe(request.suite.cases[0], draw.distribution, draw.kwargs)
+    probe = _probe(case, entrant.manifest.claims.lse, old, found)
     who = f"{old.entry} · {old.config} of run {sanitize(old.run, 80)}"
     return [
         f"{who}: a {what} of {draw.calls} calls, {probe.label}",
