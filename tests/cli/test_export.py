@@ -707,3 +707,19 @@ def test_the_row_that_its_clock_was_held_against_comes_along(tmp_path: Path) -> 
     found = leaderboard(rows).boards[0]
     lines = lines_of([(found, next(row for row in found.rows if row.entry == "a"))], heads)
     assert {record.parse(line).entry for line in lines} == {"a", "sdpa_flash", "sdpa_cudnn"}
+
+
+def test_no_name_of_a_strangers_file_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`find_spec` raises of what has no spec, and an argument has no more than 128 KiB."""
+    (found,) = find_entrants([PAIR[0]], HOME / "submissions", Kind.SUBMISSION, None)
+    monkeypatch.setitem(sys.modules, "cython_runtime", type(sys)("cython_runtime"))  # as of PyYAML
+    long = [f"m{i:03}{'x' * 230}" for i in range(600)]
+    names = ["json.py", "cython_runtime.py", "fast.abi3.so", *(f"{name}.py" for name in long)]
+    own = found.model_copy(update={"files": tuple((name, b"") for name in names)})
+
+    def run(words: tuple[str, ...], **told: str) -> object:
+        assert max(map(len, words)) < 1 << 16
+        return subprocess.CompletedProcess(words, 0, "json" * ("json" in told["input"].split()), "")
+
+    monkeypatch.setattr(subprocess, "run", run)
+    assert bundle.own_modules(Part(own, (), ())) == ["cython_runtime", "fast", *long]

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
+from inspect import getmodulename
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -21,6 +22,7 @@ from harness.board.render.text import DOUBT, UNHELD, milliseconds, number, sanit
 from harness.cli.commands.export.evidence import NO_GPU, Part
 from harness.errors import UnavailableError, typed
 from harness.process.project import HOME
+from harness.process.text import shown
 
 CODE = HOME / "exported"
 LICENCES = ("LICENSE", "LICENSE.txt", "LICENSE.md", "COPYING")
@@ -37,7 +39,7 @@ from importlib.util import find_spec
 sys.path.insert(0, sys.argv[1])
 import harness.worker.__main__
 sys.path[:] = [each for each in sys.path if each not in ("", sys.argv[1])]
-files, bare = (words.split() for words in sys.argv[2:])
+files, bare = (words.split() for words in sys.stdin)
 loaded = {*sys.modules, *sys.builtin_module_names}
 print(*loaded.intersection(files + bare))
 print(*(each for each in set(bare) - loaded if (spec := find_spec(each)) and spec.origin))
@@ -117,21 +119,18 @@ def own_modules(part: Part) -> list[str]:
     home = PurePath(part.entrant.manifest.entry).parent
     paths = [PurePath(name) for name, _ in part.entrant.files]
     there = [path.relative_to(home).parts for path in paths if path.is_relative_to(home)]
-    files = {
-        first.removesuffix(".py")
-        for first, *rest in there
-        if rest == ["__init__.py"] or first.endswith(".py")
-    }
+    files = {first for first, *rest in there if rest == ["__init__.py"]}
+    files |= {getmodulename(first) or "" for first, *rest in there if not rest}
     names = files | {first for first, *rest in there if rest}
     names = {name for name in names if name.isidentifier()} - {"__main__", "triton"}
-    if not any(map(find_spec, names)):
+    if not any(name in sys.modules or find_spec(name) for name in names):
         return sorted(names)
-    asked = (" ".join(names & files), " ".join(names - files))
-    words = (sys.executable, "-s", "-c", WORKER, str(HOME), *asked)
-    done = subprocess.run(words, cwd=HOME, capture_output=True, text=True, check=False)
+    asked = f"{' '.join(names & files)}\n{' '.join(names - files)}\n"  # no argument holds as many
+    words = (sys.executable, "-s", "-c", WORKER, str(HOME))
+    done = subprocess.run(words, input=asked, cwd=HOME, capture_output=True, text=True, check=False)
     if done.returncode:
         why = (done.stderr.splitlines() or [""])[-1]
-        raise UnavailableError(f"whose are {' '.join(asked)}? {why}", "python run.py doctor")
+        raise UnavailableError(f"whose are {shown(asked)}? {why}", "python run.py doctor")
     return sorted(names - set(done.stdout.split()))
 
 
@@ -141,8 +140,9 @@ def _notes_on(part: Part, modules: list[str]) -> Iterator[str]:
     python = b"\n".join(body for file, body in part.entrant.files if file.endswith(".py"))
     if way := re.search(BY_NAME, python):
         yield f"{name}: a package's files find each other by `import`, not by {way[0].decode()}"
-    within = rf"(?m)^[ \t]+(from|import)\b.*\b({'|'.join(modules)})\b".encode()
-    if modules and re.search(COMPILED, python) and re.search(within, python):
+    within = b"\n".join(re.findall(rb"(?m)^[ \t]+(?:from|import)\b.*", python))
+    named = re.findall(r"\w+", within.decode(errors="replace"))
+    if re.search(COMPILED, python) and not set(modules).isdisjoint(named):
         yield f"{name}: what torch.compile traces imports others' modules: import yours at the top"
     if re.search(OPERATOR, python):
         yield f"{name}: if another package names an operator of torch alike, one computes for both"
