@@ -9,7 +9,9 @@ ports: docs/many-gpus.md.
 """
 
 import contextlib
+import math
 import sys
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -21,6 +23,7 @@ from harness.process.project import HOME
 
 MODULE = "harness.campaign.child"
 AHEAD = 2  # units submitted for every GPU: the next is placed while its owner hears of the last
+GRACE_S = 60.0  # for a cancelled unit to end; its child has half of it
 
 
 class RayCluster:
@@ -46,7 +49,7 @@ class RayCluster:
         self.window = count or (AHEAD * there)  # a cluster may grow while it runs
         self._task = ray.remote(num_returns="streaming", max_retries=0)(_carry_out())
         self._streams: dict[Any, str] = {}
-        self._queued: list[Told] = []
+        self._kill_at: dict[str, float] = {}  # of those that are cancelled, by label
 
     def submit(self, unit: Unit) -> None:
         """Hand it to Ray, which places it where what it wants is free."""
@@ -65,20 +68,27 @@ class RayCluster:
 
     def poll(self, timeout_s: float) -> list[Told]:
         """Lines that arrived on any stream."""
-        said, self._queued = self._queued, []
-        if self._streams:
-            streams = list(self._streams)
-            wait_s = 0 if said else timeout_s
-            first, _ = self._ray.wait(streams, num_returns=1, timeout=wait_s)
-            ready = first and self._ray.wait(streams, num_returns=len(streams), timeout=0)[0]
-            for stream in ready:
-                said += self._next(stream)
+        said: list[Told] = []
+        streams = {  # of one that is cancelled `next` waits for its node
+            stream.completed() if label in self._kill_at else stream: stream
+            for stream, label in self._streams.items()
+        }
+        if every := list(streams):
+            first, _ = self._ray.wait(every, num_returns=1, timeout=timeout_s)
+            ready = first and self._ray.wait(every, num_returns=len(every), timeout=0)[0]
+            for each in ready:
+                said += self._next(streams[each])
+        for stream, label in list(self._streams.items()):
+            if time.monotonic() > self._kill_at.get(label, math.inf):  # whatever its node answers
+                self._ray.cancel(stream, force=True)
+                said.append(gone(self._streams.pop(stream), "no end after it was cancelled"))
         return said
 
     def cancel(self, label: str) -> None:
         """Interrupt the task; it closes its child's stdin, and the child ends as by Ctrl-C."""
         for stream, name in list(self._streams.items()):
             if name == label:
+                self._kill_at.setdefault(label, time.monotonic() + GRACE_S)
                 self._ray.cancel(stream, force=False)
 
     def close(self) -> None:

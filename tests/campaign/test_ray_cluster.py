@@ -95,6 +95,31 @@ def test_a_cancelled_unit_is_gone(cluster: Any) -> None:
     assert told[-1].message["why"]
 
 
+def test_who_swallows_its_cancellation_is_given_up(
+    cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of a unit came from its node alone: the campaign waited for it for ever."""
+
+    def deaf() -> Any:
+        def carry_out(unit: str, command: list[str], root: str) -> Iterator[list[bytes]]:
+            import contextlib
+            import time
+
+            yield []
+            while True:
+                with contextlib.suppress(KeyboardInterrupt):
+                    time.sleep(60)
+
+        return carry_out
+
+    monkeypatch.setattr("harness.campaign.ray._carry_out", deaf)
+    monkeypatch.setattr("harness.campaign.ray.GRACE_S", 1.0, raising=False)
+    monkeypatch.setattr(Unit, "limit_s", 1.0)
+    rows, view = conclude(engine(), units(["deaf"]))
+    assert counted(rows) == once(["deaf"], "HARNESS_ERROR")
+    assert len(view.deaths) == 3
+
+
 def test_nobody_waits_for_a_gpu_that_no_node_offers(cluster: Any) -> None:
     suite = SUITE.model_copy(update={"device": "gpu"})
     (unit,) = units(["n0"], suite=suite)
