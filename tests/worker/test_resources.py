@@ -157,6 +157,7 @@ extern "C" __global__ void c(float* p) { p[0] = 1; }
 namespace { template<int D> __global__ void hidden(float* p) { p[0] = D; } }
 namespace a { __global__ void inner(float* p) { p[0] = 1; } }
 using namespace a;
+template<int D> __global__ void attnboard_at(float* p) { p[0] = D; }  // as a helper of ours once
 """
 
 
@@ -168,6 +169,7 @@ def test_by_nvcc_a_kernel_has_its_launch_however_its_name_is_written(tmp_path, m
     monkeypatch.setattr(resources, "compile_source", lambda _: (_ for _ in ()).throw(without))
     (tmp_path / "k.cu").write_text(PLAIN)
     names = ["void_k", "t<{D}>", "(c)", "::c", "hidden<N>", "inner", "hidden< {D} * 2 >"]
+    names += ["attnboard_at<{D}>"]
     base = {"headdims": [64], "grid": [1], "block": [32], "args": []}
     launch = {"kernels": [{"name": name, **base} for name in names]}
     found = resources.build(tmp_path, "k.cu", launch, tmp_path, [arch])

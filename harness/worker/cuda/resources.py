@@ -14,6 +14,7 @@ import argparse
 import math
 import os
 import re
+import secrets
 import shutil
 import socket
 import struct
@@ -51,7 +52,7 @@ ARCHS = ("sm_80", "sm_90a")
 SIZES = {"B": 4, "H": 32, "S": 4096, "SM": 132}
 MOST_THREADS = 1024  # of a block, on every GPU
 MOST_COUNT = 10**9  # in a compiler's text: nine digits at most
-AT = "attnboard_at"  # kernels behind those of a plain .cu: each has one's address in its name
+AT = f"attnboard_{secrets.token_hex(8)}"  # kernels that name each one of a plain .cu by its address
 Count = Annotated[int, Field(ge=0, lt=MOST_COUNT)]
 
 
