@@ -74,6 +74,9 @@ def test_a_submission_is_nobodys_root(mine: Path, file: str) -> None:
     for name in (MARK, file):
         (theirs / name).touch()
     assert project.find(theirs) == mine
+    (theirs / "kernels" / "deep").mkdir(parents=True)
+    (theirs / "kernels" / MARK).touch()  # below it as well
+    assert project.find(theirs / "kernels" / "deep") == mine
 
 
 def test_a_folder_of_the_marks_name_marks_nothing(tmp_path: Path, installed: Path) -> None:
