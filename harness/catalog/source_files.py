@@ -104,15 +104,15 @@ def names_in(folder: Path) -> list[str]:
         for entry in listed(folder / inside):
             path = inside / entry.name
             seen += 1
+            if seen > MAX_FILES or len(path.parts) > MAX_DEPTH:  # first: no more of it is listed
+                said = f"more than {MAX_FILES} files and folders, or deeper than {MAX_DEPTH}"
+                raise fault(folder, said, TOO_MUCH)
             if SKIPPED.fullmatch(entry.name):
                 continue
             if not PLAIN_NAME.fullmatch(entry.name):  # nvcc hands it to a shell
                 said = "a name that begins with none of letters, digits and _, or has more than "
                 said += "these, . - + = @ and ,"
                 raise fault(folder / path, said, "rename or remove that file")
-            if seen > MAX_FILES or len(path.parts) > MAX_DEPTH:
-                said = f"more than {MAX_FILES} files and folders, or deeper than {MAX_DEPTH}"
-                raise fault(folder, said, TOO_MUCH)
             if entry.is_dir(follow_symlinks=False):
                 left += [] if entry.name in SKIPPED_DIRS else [path]
             elif entry.name not in SKIPPED_FILES and _counts(home, folder / path):

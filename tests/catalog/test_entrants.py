@@ -506,6 +506,7 @@ def test_a_link_out_of_the_folder(tmp_path: Path) -> None:
         (lambda folder: (folder / "a\nb").touch(), r"a\\nb': a name that begins with none"),
         (lambda folder: (folder / "\udcff").touch(), r"udcff': a name that begins"),
         (lambda folder: [(folder / f"{i}").touch() for i in range(1001)], "more than 1000 files"),
+        (lambda folder: [(folder / f".{i}").touch() for i in range(1001)], "more than 1000 files"),
         (lambda folder: (folder / "/".join("abcdefghijklm")).mkdir(parents=True), "deeper than 12"),
         (lambda folder: os.truncate(folder / "submission.py", 33 << 20), "34603008 bytes, at most"),
         (lambda folder: (folder / "sub").symlink_to("/usr"), "links out of its folder"),
