@@ -5,7 +5,7 @@ nothing of a submission. Ray never retries (`max_retries=0`): what is an infrast
 what is a submission's own failure is told apart in campaign.py, for all engines alike.
 
 Every node needs this checkout and its environment at the same path. Ray trusts all who reach its
-ports: docs/many-gpus.md.
+ports, nodes as well, whose answers are unpickled here: docs/many-gpus.md.
 """
 
 import contextlib
