@@ -56,10 +56,8 @@ class RayCluster:
         wanted = wants(unit)
         lack = [name for name in wanted if name not in self._ray.cluster_resources()]
         if lack:  # such a task would wait for ever
-            raise UnavailableError(
-                f"--engine ray: no node offers {', '.join(lack)}",
-                "start nodes with --resources, docs/many-gpus.md",
-            )
+            hint = "start nodes with --resources, docs/many-gpus.md"
+            raise UnavailableError(f"--engine ray: no node offers {', '.join(lack)}", hint)
         options: dict[str, Any] = {"name": f"attnboard {unit.label}", "resources": wanted}
         options |= {"num_cpus": 1, "num_gpus": 1 if unit.needs_gpu else 0}
         command = [self._module, "--gpu", "auto" if unit.needs_gpu else "none"]

@@ -28,8 +28,7 @@ BINDS = (
 )
 #: What its word counts in `problem_of`: a folder that has its function, speaks of it, neither.
 HAS = BINDS + r"|^[ \t]*from\b(?:(?!\bimport\b)[^#\n])*\bimport\b[^#\n]*\b{0}\b"  # the first one
-SPEAKS = r"\b{0}\b"
-VOTES = {HAS: 10**12, SPEAKS: 10**6, "": 1}
+VOTES = {HAS: 10**12, r"\b{0}\b": 10**6, "": 1}
 MOST_MANIFEST_BYTES = 32 << 10  # as it is told to a worker
 
 

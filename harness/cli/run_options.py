@@ -78,10 +78,9 @@ def choose_suite(args: argparse.Namespace, machine: Machine) -> Suite:
         name = official if machine.has_gpu or elsewhere else without_gpu
     suite = load_suite(name, root / "configs")
     if suite.device == "gpu" and not machine.has_gpu and not elsewhere:
-        raise UnavailableError(
-            f"UNAVAILABLE: suite '{suite.name}' needs a GPU and NVML finds none",
-            "run without --suite for the CPU smoke suite, or install the NVIDIA driver",
-        )
+        hint = "run without --suite for the CPU smoke suite, or install the NVIDIA driver"
+        said = f"UNAVAILABLE: suite '{suite.name}' needs a GPU and NVML finds none"
+        raise UnavailableError(said, hint)
     if not _split(",".join(args.submission)):
         raise UsageError("--submission names nobody", "python run.py list submissions")
     _refuse_idle(args)

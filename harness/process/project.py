@@ -31,12 +31,10 @@ def find(start: Path | None = None) -> Path | None:
     if asked := os.environ.get(VARIABLE, ""):
         folder = Path(os.path.realpath(asked))  # Path.resolve raises at a link to itself
         if not is_project(folder):
-            raise UsageError(
-                f"{VARIABLE} or --root: {asked} is no project, it has no file {MARK}",
-                f"touch {shlex.quote(str(folder / MARK))}"
-                if folder.is_dir()
-                else "attnboard init NAME --project makes one",
-            )
+            touch = f"touch {shlex.quote(str(folder / MARK))}"
+            hint = touch if folder.is_dir() else "attnboard init NAME --project makes one"
+            said = f"{VARIABLE} or --root: {asked} is no project, it has no file {MARK}"
+            raise UsageError(said, hint)
         return folder
     here = (start or Path.cwd()).resolve()
     marked = filter(is_project, (here, *here.parents))
@@ -47,10 +45,8 @@ def find(start: Path | None = None) -> Path | None:
 def root() -> Path:
     """The same; raises UsageError where there is none."""
     if (found := find()) is None:
-        raise UsageError(
-            f"no project here: no file {MARK} in {Path.cwd()} or above it",
-            "attnboard init demo && cd demo, or --root DIR",
-        )
+        said = f"no project here: no file {MARK} in {Path.cwd()} or above it"
+        raise UsageError(said, "attnboard init demo && cd demo, or --root DIR")
     return found
 
 

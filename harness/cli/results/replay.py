@@ -75,10 +75,8 @@ def run(args: argparse.Namespace) -> int:
     if dump:
         got = f", x['got']['{found.output}']" if report.error else ""
         print(f"{args.dump}: call {found.call} of the burst")
-        print(
-            f"next: x = torch.load('{args.dump}'): x['inputs'], "
-            f"x['expected']['{found.output}']{got}"
-        )
+        expected = f"x['expected']['{found.output}']"
+        print(f"next: x = torch.load('{args.dump}'): x['inputs'], {expected}{got}")
     elif report.status is not Status.PASSED:
         print("next: the same with --dump x.pt, which keeps the tensors")
     return code
@@ -162,12 +160,11 @@ def ask(
 def _suite(old: Result, found: Mismatch) -> Suite:
     """One case of the wrong burst's shape, beside the usual baseline of its problem."""
     usual = load_suite(get_problem(old.problem).suites[old.gpu == "cpu"], base() / "configs")
-    batch, heads, seqlen, headdim = found.draw.shape
-    shape = {"batch": batch, "heads": heads, "seqlen": seqlen, "headdim": headdim}
+    shape = zip(("batch", "heads", "seqlen", "headdim"), found.draw.shape, strict=True)
     axes = {name: getattr(found.draw, name) for name in AXES}
     burst = {"causal": found.draw.kwargs.get("causal"), "burst": found.draw.calls}
     try:
-        case = Case.model_validate(old.case.model_dump() | {**shape, **axes, **burst})
+        case = Case.model_validate(old.case.model_dump() | {**dict(shape), **axes, **burst})
     except ValidationError as error:
         raise _no_draw(old, error.errors()[0]["msg"]) from None
     if case.burst_bytes > 4 * max(old.case.burst_bytes, LEAST_ROOM_BYTES):
@@ -191,11 +188,9 @@ def _probe(case: Case, lse: bool, old: Result, found: Mismatch) -> Probe:
 
 
 def _no_draw(old: Result, why: str) -> UnavailableError:
-    return UnavailableError(
-        f"{old.entry} on {old.config}: its record tells of inputs "
-        f"that no run draws: {sanitize(why)}",
-        "python run.py rank tells which lines are damaged; measure it again",
-    )
+    said = f"{old.entry} on {old.config}: its record tells of inputs that no run draws: "
+    hint = "python run.py rank tells which lines are damaged; measure it again"
+    return UnavailableError(said + sanitize(why), hint)
 
 
 def _asked(request: Request, old: Result, found: Mismatch) -> list[str]:
@@ -223,9 +218,8 @@ def _same_numbers(found: Mismatch, report: BurstReport) -> bool:
 def _inputs(request: Request, old: Result, found: Mismatch, sha256: str) -> str:
     if sha256 == found.inputs_sha256:
         return f"inputs: the same bits (sha256 {sha256[:16]})"
-    there, here = (
-        f"{sanitize(m.gpu)}, torch {sanitize(m.torch)}" for m in (old.machine, request.machine)
-    )
+    each = (old.machine, request.machine)
+    there, here = (f"{sanitize(m.gpu)}, torch {sanitize(m.torch)}" for m in each)
     return f"inputs: other bits than in the run: drawn on {there} there, on {here} here"
 
 

@@ -324,11 +324,9 @@ def nvcc(
 ) -> list[KernelReport]:
     """Compiles `text` to a cubin, as an extension is: each of `flags` goes where nvcc takes it."""
     if (compiler := shutil.which("nvcc")) is None:
-        raise CudaSourceError(
-            "UNAVAILABLE",
-            "no CUDA compiler here; run: pip install cuda-bindings nvidia-cuda-nvrtc "
-            "(plain .cu), or install a CUDA toolkit with nvcc (extensions)",
-        )
+        said = "no CUDA compiler here; run: pip install cuda-bindings nvidia-cuda-nvrtc "
+        said += "(plain .cu), or install a CUDA toolkit with nvcc (extensions)"
+        raise CudaSourceError("UNAVAILABLE", said)
     with tempfile.TemporaryDirectory() as scratch:
         source, cubin = Path(scratch, name), Path(scratch, "kernel.cubin")
         source.write_text(text, encoding="utf-8", errors=BYTES_KEPT)

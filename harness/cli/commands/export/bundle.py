@@ -105,9 +105,8 @@ def write(folder: Path, package: str, forward: Part, backward: Part | None) -> l
             f"{typed(f'python run.py --submission {name}')} judges it"
         )
     if others := sorted(_needed(forward, backward) - FETCHED):
-        notes.append(
-            f"pip installs no {', '.join(others)} with it: do so yourself if you trust them"
-        )
+        names = ", ".join(others)
+        notes.append(f"pip installs no {names} with it: do so yourself if you trust them")
     return notes
 
 
