@@ -9,6 +9,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -545,6 +546,40 @@ def test_nvml_is_asked_once_a_round_however_many_wait_for_it(
     answered.set()
     assert all(looks.acquire(timeout=20) for _ in workers)
     assert len(asked) == 1
+
+
+def test_who_has_not_run_since_is_looked_at_once_a_second(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of fourteen thirteen are stopped: looks at all of them took a third of a core."""
+    ran, looks = {7: 1, 8: 1}, list[str]()
+    monkeypatch.setattr(usage, "cpu_ns", lambda pids: dict(ran))
+    made = watch([someone := watched(tmp_path, child=child(tmp_path))], {})
+    monkeypatch.setattr(made, "hoard", lambda *_: looks.append("files"))
+    monkeypatch.setattr(made, "excess", lambda *_: looks.append("memory"))
+
+    def look(on_device: dict[int, int]) -> list[str]:
+        told = Future[dict[int, int]]()
+        told.set_result(on_device)
+        looks.clear()
+        for _ in range(3):
+            made._look(someone, None)
+            made._look(someone, told)
+        return looks
+
+    assert look({}) == ["files", "memory"]
+    assert look({9: GIB}) == []
+    assert look({8: GIB}) == ["memory"] * 3, "what runs on a GPU takes no processor time"
+    ran[8] = 2
+    assert look({}) == ["files", "memory"]
+    del ran[8]
+    assert look({}) == ["files", "memory"]
+    monkeypatch.setattr(resource_watch, "IDLE_S", 0.0)
+    assert look({}) == ["files", "memory"] * 3
+    monkeypatch.setattr(resource_watch, "IDLE_S", 1.0)
+    monkeypatch.setattr(made, "hoard", lambda *_: looks.append("files") or (Status.CRASHED, ""))
+    ran[7] = 2
+    assert look({}) == ["files", "memory", "files", "files"], "who is to end is ended again"
 
 
 def test_at_the_end_of_a_run_nobody_is_blamed_for_a_folder_that_is_gone(tmp_path: Path) -> None:

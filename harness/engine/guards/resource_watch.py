@@ -36,11 +36,12 @@ PERIOD_S = 0.1
 #: Times what a look at files took until the next: long ones hold up the engine's other threads.
 REST = 4
 LOOKS = 6  # of which all but the first are at who is stopped
+IDLE_S = 1.0  # between two looks at who has not run: it has what others gave it at most
 GIB = 2**30
 
 
 class ResourceWatch(threading.Thread):
-    """Looks at every worker ten times a second."""
+    """Looks at every worker that runs ten times a second."""
 
     def __init__(self, workers: Sequence[WorkerProcess], limits: Limits, monitor: Monitor) -> None:
         super().__init__(daemon=True)
@@ -51,6 +52,8 @@ class ResourceWatch(threading.Thread):
         folders = {each.entrant.name: (each.jail.cache, each.jail.scratch) for each in workers}
         self.disks = {name: tuple(map(Disk, both)) for name, both in folders.items()}
         self.nameless = {name: usage.Nameless(both) for name, both in folders.items()}
+        #: (child, at its files) → when that was, and what its processes had run by then.
+        self.seen = dict[tuple[int, bool], tuple[float, dict[int, int]]]()
         #: Whether an order in which processes end for want of memory could be set.
         self.order_is_kept = not os.statvfs("/proc").f_flag & os.ST_RDONLY
         self.stopping = threading.Event()
@@ -87,10 +90,18 @@ class ResourceWatch(threading.Thread):
                 child.hang_up()
                 continue
             try:
+                on_gpu = on_device.result() if on_device else {}
+                place, pids = (id(child), not on_device), child.pids()
+                now = time.monotonic(), usage.cpu_ns(pids)  # before: what runs now is seen next
+                then_s, ran = self.seen.get(place, (0.0, {}))
+                idle = ran and ran == now[1] and not on_gpu.keys() & set(pids)
+                if idle and now[0] - then_s < IDLE_S:
+                    continue
                 if on_device:
-                    excess = self.excess(worker, child, on_device.result())
+                    excess = self.excess(worker, child, on_gpu)
                 else:
                     excess = self.hoard(worker, child)
+                self.seen[place] = (0.0, {}) if excess else now
             except Exception as cause:
                 excess = self._unseen(cause)
             if excess:
