@@ -5,6 +5,7 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np  # torch's own unravel_index imports sympy, for half a second
 import torch
 
 from harness.judge.inputs import Inputs
@@ -64,7 +65,7 @@ def locate(out: torch.Tensor, contract: torch.Tensor, limit: float, scaled: bool
     flat = int(diff.flatten().argmax())
     if not torch.isfinite(out.flatten()[flat]):
         flat = int(bad.flatten().int().argmax())  # of equals the first
-    index = [int(n) for n in torch.unravel_index(torch.tensor(flat), out.shape)]
+    index = [int(n) for n in np.unravel_index(flat, tuple(out.shape))]
     of_rows = bad.flatten(0, 1).sum(-1)  # [B * H, S]
     heads, rows, columns = of_rows.any(1), of_rows.any(0), bad.flatten(0, 2).any(0)
     lines, heads_a_line, rows_a_mark = picture(of_rows, out.shape[-1])

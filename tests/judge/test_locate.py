@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from typing import Any
 
 import pytest
@@ -98,6 +99,14 @@ def test_a_gradient_is_wrong_in_units_of_its_largest_value() -> None:
     out[0, 0, 5, 5] += 50
     assert found(out, expected, scaled=True).wrong == 1
     assert found(out, expected).wrong == 2
+
+
+def test_a_place_is_told_without_torchs_symbolic_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They import sympy: the first wrong output of a run waited for it for half a second."""
+    monkeypatch.setitem(sys.modules, "torch.fx.experimental.symbolic_shapes", None)
+    out = right(2, 3, 16, 8)
+    out[1, 2, 15, 7] += 1.0
+    assert found(out, right(2, 3, 16, 8)).index == (1, 2, 15, 7)
 
 
 def test_nothing_wrong_has_no_place() -> None:
