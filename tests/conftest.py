@@ -170,10 +170,11 @@ def become(
         os._exit(code)
 
 
-#: Imports what judge and fork server import, then forks one of them for each message.
+#: Imports what judge and fork server import, then forks one of them for each message. Before that also
+#: what baseline `sdpa`, gradients and each worker on a CPU would import for themselves: 2 s of a core.
 TEMPLATE = f"""
 from __future__ import annotations
-import importlib, os, runpy, signal, socket, sys
+import gc, importlib, os, runpy, signal, socket, sys
 from types import SimpleNamespace
 from harness.process import child, forkserver, process_tree, wire
 from harness.process.sandbox import enter
@@ -183,7 +184,10 @@ from harness.worker import forkserver as forkserver_main
 
 {inspect.getsource(become)}
 
+gc.disable()
+os.environ["TRITON_INTERPRET"] = "1"  # which triton reads when it is imported
 importlib.import_module("harness.judge.judge")
+importlib.import_module("torch.nn.attention.bias")
 forkserver_main.exec_worker = become
 sys.exit(forkserver_main.main())
 """
