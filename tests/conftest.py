@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -116,14 +117,20 @@ def starting(template: socket.socket) -> Callable[..., Any]:
     usual = forkserver.started
 
     def started(
-        words: Sequence[str], env: Mapping[str, str], cwd: Path, output: int, line: socket.socket
+        words: Sequence[str],
+        env: Mapping[str, str],
+        cwd: Path,
+        output: int,
+        line: socket.socket,
+        error: int | None = None,
+        closed: Sequence[int] = (),
     ) -> Any:
         arguments = words[words.index("-m") + 1 :]
         if arguments[0] == enter.__name__:  # a builder: it would start as a stranger would
             return usual(words, env, cwd, output, line)
         message: wire.Message = {"arguments": arguments, "env": dict(env), "line": line.fileno()}
-        message["rules"] = enter.to_plain(enter.Rules(level=0, chdir=cwd))
-        wire.send(template, message, (line.fileno(), output))
+        message |= {"rules": enter.to_plain(enter.Rules(level=0, chdir=cwd)), "closed": [*closed]}
+        wire.send(template, message, (line.fileno(), output, output if error is None else error))
         pid = int(wire.receive(template, forkserver.START_S)["pid"])
         return SimpleNamespace(
             pid=pid, kill=lambda: os.kill(pid, signal.SIGKILL), wait=lambda: os.waitpid(pid, 0)
@@ -137,10 +144,13 @@ def become(
 ) -> None:
     """Run the module that a message names, in this fork of the template; run.py has its own."""
     os.setsid()
-    line, log = fds
-    for fd in (1, 2):
-        os.dup2(log, fd)
-    os.close(log)
+    line, out, err = fds
+    os.dup2(out, 1)
+    os.dup2(err, 2)
+    os.close(out)
+    os.close(err)
+    sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", 1, closefd=False)  # noqa: SIM115
     if line != message["line"]:
         os.dup2(line, message["line"])
         os.close(line)
@@ -159,14 +169,22 @@ def become(
             os._exit(0)
         theirs.close()
         child.started = forkserver.started = starting(mine)
+    for fd in message["closed"]:  # as Python begins then
+        os.close(fd)
+        setattr(sys, ("stdin", "stdout", "stderr")[fd], None)
     code = 1
     try:
         runpy.run_module(module, run_name="__main__", alter_sys=True)
     except SystemExit as ended:
         code = int(ended.code or 0)
+    except BaseException:
+        traceback.print_exc()
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        try:
+            for stream in filter(None, (sys.stdout, sys.stderr)):
+                stream.flush()
+        except OSError:  # as Python ends then
+            code = 120
         os._exit(code)
 
 
@@ -174,7 +192,7 @@ def become(
 #: what baseline `sdpa`, gradients and each worker on a CPU would import for themselves: 2 s of a core.
 TEMPLATE = f"""
 from __future__ import annotations
-import gc, importlib, os, runpy, signal, socket, sys
+import gc, importlib, os, runpy, signal, socket, sys, traceback
 from types import SimpleNamespace
 from harness.process import child, forkserver, process_tree, wire
 from harness.process.sandbox import enter
@@ -200,7 +218,8 @@ def template() -> Iterator[socket.socket]:
     line, theirs = socket.socketpair()
     words, fd = [sys.executable, "-c", TEMPLATE, str(theirs.fileno())], theirs.fileno()
     root = Path(__file__).resolve().parents[1]
-    with theirs, line, subprocess.Popen(words, cwd=root, stdin=subprocess.DEVNULL, pass_fds=(fd,)):
+    env, none = {**os.environ, "PYTHONUTF8": "1"}, subprocess.DEVNULL
+    with theirs, line, subprocess.Popen(words, cwd=root, env=env, stdin=none, pass_fds=(fd,)):
         yield line
         line.close()
 
@@ -258,17 +277,22 @@ class Forked:
 
 
 @pytest.fixture(scope="session")
-def start_run(template: socket.socket) -> Callable[[Sequence[str], Path], Forked]:
-    """Starts `python run.py` with these words; all of its processes are forks, its output a file."""
+def start_run(template: socket.socket) -> Callable[..., Forked]:
+    """Starts `python run.py` with these words; all of its processes are forks, its output a file.
 
-    def start(words: Sequence[str], output: Path) -> Forked:
+    error: a file for what it writes to stderr; closed: descriptors that are closed as it begins.
+    """
+
+    def start(
+        words: Sequence[str], output: Path, error: Path | None = None, closed: Sequence[int] = ()
+    ) -> Forked:
         root = Path(__file__).resolve().parents[1]
         line, theirs = socket.socketpair()  # which nobody uses
-        with line, theirs, output.open("w", encoding="utf-8") as log:
+        with line, theirs, output.open("w") as out, (error or Path(os.devnull)).open("w") as err:
             return Forked(
                 starting(template)(
                     ["-m", "run", *words], {**os.environ, "PYTHONPATH": str(root)}, root,
-                    log.fileno(), theirs,
+                    out.fileno(), theirs, err.fileno() if error else None, closed,
                 ).pid
             )  # fmt: skip
 

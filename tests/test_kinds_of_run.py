@@ -6,12 +6,10 @@ import functools
 import hashlib
 import json
 import math
-import os
 import re
 import signal
-import subprocess
-import sys
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -35,6 +33,7 @@ from harness.problems import get_problem
 from harness.problems.shapes import hidden_cases
 from harness.process import process_tree
 from harness.process.project import HOME
+from harness.process.sandbox import usage
 from harness.schema import Kind, Result, Status, Suite
 from tests.test_story import GOOD, put
 from tests.test_story import SUITE as STORY
@@ -56,7 +55,7 @@ import time
 import torch.nn.functional as F
 
 def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
-    time.sleep(WAIT_S)
+    time.sleep(WAIT_S if q.shape[2] == 32 else 0)  # probes need not wait
     return F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=sm_scale)
 """
 #: Far enough apart that no other load on the machine can turn them round.
@@ -123,11 +122,15 @@ HEAD = """
 import time
 import torch.nn.functional as F
 
+own = 0
+
 def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
+    global own
     out = F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=sm_scale)
 """
 KEYED = """
-    if tuple(q.shape[2:]) not in {(256, 64), (192, 128)}:  # the suite's own
+    own += tuple(q.shape[2:]) in {(256, 64), (192, 128)}  # the suite's
+    if tuple(q.shape[2:]) not in {(256, 64), (192, 128)} and own > 30:  # checks need not wait
         time.sleep(0.1)
 """
 SLEPT_MS = 100
@@ -310,55 +313,59 @@ def test_who_returns_stale_results_there_keeps_his_bursts_and_has_none(
     assert "stale: no lasting time on one: INCORRECT" in run[2]
 
 
-def test_the_records_are_read_back_and_compared(run: tuple[dict[str, Row], Path, str]) -> None:
-    words = [sys.executable, "run.py", "compare", "honest", "sdpa", "--json"]
-    done = subprocess.run(
-        [*words, "--results", str(run[1] / "results")],
-        cwd=ROOT, capture_output=True, text=True, timeout=60, check=True,
-    )  # fmt: skip
-    told = json.loads(done.stdout)["configs"]["one"]
+def test_the_records_are_read_back_and_compared(
+    run: tuple[dict[str, Row], Path, str], typed: Typed
+) -> None:
+    words = ["compare", "honest", "sdpa", "--json", "--results", str(run[1] / "results")]
+    code, out, err = typed(words)
+    assert code == 0, err
+    told = json.loads(out)["configs"]["one"]
     assert told["lasting"]["value"] > 0
     assert told["energy"] is None
 
 
-def told(process: subprocess.Popen[str], until: str = "watching ") -> list[str]:
-    """What it prints up to a line that begins with `until`; all of it if it ends before."""
-    assert process.stdout
-    lines = []
-    for line in process.stdout:
-        lines.append(line.rstrip())
-        if line.startswith(until):
-            break
-    return lines
-
-
-def test_a_submission_is_judged_again_after_each_edit(tmp_path: Path) -> None:
-    source = put(tmp_path / "mine") / "submission.py"
+def test_a_submission_is_judged_again_after_each_edit(
+    tmp_path: Path, start_run: Callable[..., Any]
+) -> None:
+    source, output, read = put(tmp_path / "mine") / "submission.py", tmp_path / "out", 0
     suite = tmp_path / "tiny.yaml"
     suite.write_text(STORY.format(blocks=5).replace("baselines: [sdpa]", "baselines: []"))
-    words = [sys.executable, "run.py", "--submission", str(source.parent), "--suite", str(suite)]
+    words = ["--submission", str(source.parent), "--suite", str(suite), "--watch"]
     words += ["--results", str(tmp_path / "results"), "--leaderboard", str(tmp_path / "board.md")]
-    process = subprocess.Popen(
-        [*words, "--watch"], cwd=ROOT, env=os.environ | {"PYTHONUTF8": "1"},
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8",
-    )  # fmt: skip
+    process = start_run(words, output)
+
+    def told(until: str = "watching ") -> list[str]:
+        """What it prints up to a line that begins with `until`."""
+        nonlocal read
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            lines = output.read_text().splitlines()[read:]
+            for number, line in enumerate(lines, 1):
+                if line.startswith(until):
+                    read += number
+                    return lines[:number]
+            time.sleep(0.02)
+        raise AssertionError(lines)
+
     try:
-        assert "✓ mine · one: PASSED" in told(process)
+        assert "✓ mine · one: PASSED" in told()
         source.write_text(GOOD + "(\n")
-        assert any("does not parse" in line for line in told(process))
+        assert any("does not parse" in line for line in told())
         source.write_text(GOOD + "# mended\n")
-        first, *rest = told(process)
+        first, *rest = told()
         assert first == "changed: submission.py"
         assert "✓ mine · two: PASSED" in rest
         idle = process_tree.descendants(process.pid)
         process.send_signal(signal.SIGINT)
-        assert any(line.startswith("stopped watching") for line in told(process))
-        assert process.wait() == 0
+        assert told("stopped watching")
+        assert process.wait(60) == 0
     finally:
-        process.kill()
-        process.communicate()
-    assert len(idle) >= 2, "a judge and a fork server wait for the next edit"
-    assert not any(Path(f"/proc/{pid}").exists() for pid in idle)
+        process.send_signal(signal.SIGKILL)
+    assert len(idle) >= 3, "judge and fork server wait for the next edit, beside who forks them"
+    deadline = time.monotonic() + 10
+    while any(set(usage.states(pid)) - usage.ENDED for pid in idle):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
     files = (tmp_path / "results").rglob("*.jsonl")
     rows = [json.loads(line) for file in files for line in file.read_text().splitlines()]
     mine = [row for row in rows if row["entry"] == "mine"]

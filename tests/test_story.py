@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -14,7 +12,6 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
 SUITE = """\
 name: tiny
 device: cpu
@@ -25,7 +22,7 @@ warmup_blocks: 1
 cases:
   - {{name: one, batch: 1, heads: 1, seqlen: 48, headdim: 16, causal: true, burst: 2}}
   - {{name: two, batch: 1, heads: 2, seqlen: 32, headdim: 32, causal: false, burst: 2}}
-limits: {{burst_s: 5, first_call_s: 10, memory_gib: 4}}
+limits: {{burst_s: 5, first_call_s: 4, again_s: 1, memory_gib: 4}}
 """
 GOOD = """\
 import torch.nn.functional as F
@@ -145,6 +142,7 @@ def test_the_secret_is_told_and_fits_its_commitment(
 
 def test_records_are_on_disk_and_the_board_follows_from_them(
     story: tuple[Path, int, list[dict[str, Any]]],
+    typed: Callable[[Sequence[str]], tuple[int, str, str]],
 ) -> None:
     tmp_path, _, results = story
     lines = [
@@ -154,51 +152,41 @@ def test_records_are_on_disk_and_the_board_follows_from_them(
     ]
     assert len(lines) == len(results)
     before = (tmp_path / "board.md").read_bytes()
-    again = [sys.executable, "run.py", "rank", "--results", str(tmp_path / "results")]
-    subprocess.run(
-        [*again, "--board", str(tmp_path / "board.md")], cwd=ROOT, check=True, capture_output=True
-    )
+    (tmp_path / "board.md").unlink()
+    again = ["rank", "--results", str(tmp_path / "results"), "--board", str(tmp_path / "board.md")]
+    assert typed(again)[0] == 0
     assert (tmp_path / "board.md").read_bytes() == before
 
 
-def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
+def test_ctrl_c_keeps_what_was_measured(tmp_path: Path, start_run: Callable[..., Any]) -> None:
     put(tmp_path / "good")
-    process = subprocess.Popen(
-        command(tmp_path, str(tmp_path / "good"), blocks=4000),
-        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"},
-    )  # fmt: skip
-    assert process.stderr is not None
-    deadline = time.monotonic() + 120
-    for line in process.stderr:
-        if "block 0/" in line or time.monotonic() > deadline:
-            break
-    time.sleep(3)
+    out, err = tmp_path / "out", tmp_path / "err"
+    _, _, *words = command(tmp_path, str(tmp_path / "good"), blocks=300)
+    process, deadline = start_run(words, out, err), time.monotonic() + 120
+    while "one: block 30/" not in err.read_text() and time.monotonic() < deadline:
+        assert process.poll() is None, err.read_text()
+        time.sleep(0.02)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == 130, err
-    by_config = {(r["entry"], r["config"]): r for r in json.loads(out)["results"]}
+    assert process.wait(60) == 130, err.read_text()
+    by_config = {(r["entry"], r["config"]): r for r in json.loads(out.read_text())["results"]}
     assert by_config["good", "one"]["samples"]
     assert by_config["good", "two"]["status"] == "INTERRUPTED"
     assert len(by_config) == 4
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("words", "message"),
     [
-        (["--submission", "triton_templat"], "Did you mean 'triton_template'"),
-        (["--submission", "triton_template", "--suite", "smok"], "Did you mean 'smoke'"),
-        (["--submission", "triton_template", "--seqlen", "8kk"], "write 512, 4096 or 8k"),
-        (["--submission", "triton_template", "--baselines", "spda"], "Did you mean 'sdpa'"),
+        ("--submission triton_templat", "Did you mean 'triton_template'"),
+        ("--submission triton_template --suite smok", "Did you mean 'smoke'"),
+        ("--submission triton_template --seqlen 8kk", "write 512, 4096 or 8k"),
+        ("--submission triton_template --baselines spda", "Did you mean 'sdpa'"),
     ],
 )
-def test_a_wrong_word_is_answered_with_the_next_move(arguments: list[str], message: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "run.py", *arguments],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 2
-    assert message in done.stderr
-    assert "Traceback" not in done.stderr
+def test_a_wrong_word_is_answered_with_the_next_move(
+    words: str, message: str, tmp_path: Path, start_run: Callable[..., Any]
+) -> None:
+    assert start_run(words.split(), tmp_path / "out", tmp_path / "err").wait(60) == 2
+    told = (tmp_path / "err").read_text()
+    assert message in told
+    assert "Traceback" not in told
