@@ -281,17 +281,23 @@ def start_run(template: socket.socket) -> Callable[..., Forked]:
     """Starts `python run.py` with these words; all of its processes are forks, its output a file.
 
     error: a file for what it writes to stderr; closed: descriptors that are closed as it begins.
+    module: in place of run.py, `path`: the folder that it is imported from.
     """
+    root = Path(__file__).resolve().parents[1]
 
     def start(
-        words: Sequence[str], output: Path, error: Path | None = None, closed: Sequence[int] = ()
+        words: Sequence[str],
+        output: Path,
+        error: Path | None = None,
+        closed: Sequence[int] = (),
+        module: str = "run",
+        path: Path = root,
     ) -> Forked:
-        root = Path(__file__).resolve().parents[1]
         line, theirs = socket.socketpair()  # which nobody uses
         with line, theirs, output.open("w") as out, (error or Path(os.devnull)).open("w") as err:
             return Forked(
                 starting(template)(
-                    ["-m", "run", *words], {**os.environ, "PYTHONPATH": str(root)}, root,
+                    ["-m", module, *words], {**os.environ, "PYTHONPATH": str(path)}, root,
                     out.fileno(), theirs, err.fileno() if error else None, closed,
                 ).pid
             )  # fmt: skip

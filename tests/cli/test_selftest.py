@@ -8,13 +8,11 @@ from __future__ import annotations
 import ast
 import importlib.util
 import inspect
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import yaml
@@ -451,23 +449,19 @@ def test_nothing_that_was_started_without_serves_a_run_with(
 
 
 @needs_torch
-def test_the_entry_becomes_the_module_with_its_stand_ins(tmp_path: Path) -> None:
+def test_the_entry_becomes_the_module_with_its_stand_ins(
+    tmp_path: Path, start_run: Callable[..., Any]
+) -> None:
     package = tmp_path / "shown" / "judge"
     package.mkdir(parents=True)
     told = "import sys; from harness.judge.burst import same_bits; print(same_bits(1, 2), sys.argv)"
     (package / "__main__.py").write_text(told, encoding="utf-8")
-    entry = [sys.executable, "-m", "harness.cli.selftest.stand_ins", "--fd", "7"]
+    entry, out = "harness.cli.selftest.stand_ins", tmp_path / "out"
     for word, expected in (("input_digest", "True"), ("two_clocks", "TypeError")):
-        done = subprocess.run(
-            [*entry, "--without", word, "shown.judge"],
-            cwd=ROOT,
-            env=os.environ | {"PYTHONPATH": str(tmp_path)},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert expected in done.stdout + done.stderr
-        assert done.returncode or f"'{package / '__main__.py'}', '--fd', '7'" in done.stdout
+        words = ["--fd", "7", "--without", word, "shown.judge"]
+        code = start_run(words, out, module=entry, path=tmp_path).wait(60)
+        assert expected in out.read_text()
+        assert code or f"'{package / '__main__.py'}', '--fd', '7'" in out.read_text()
 
 
 def test_what_is_ablated_together_holds_the_defence_itself() -> None:
