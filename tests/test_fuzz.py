@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.fuzz.__main__ import MOST_CPU_S, MOST_MB, attempt, peak_mb, try_many
 from tests.fuzz.targets import TARGETS, Target
 
-INPUTS = 600
+INPUTS = 400
 
 
 @pytest.fixture(scope="module")

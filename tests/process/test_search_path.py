@@ -411,8 +411,10 @@ def test_the_current_folder_is_opened_by_its_whole_path_alone(
     assert (str(here) in readable.import_path()) == (str(here) in entries.format(here=here))
 
 
-@pytest.mark.parametrize("entries", [":/x", ".", "x/../"])
-@pytest.mark.parametrize("start", [[str(ROOT / "run.py")], ["-m", "attnboard"]])
+@pytest.mark.parametrize(
+    ("start", "entries"),
+    [([str(ROOT / "run.py")], ":/x"), (["-m", "attnboard"], "."), (["-m", "attnboard"], "x/../")],
+)
 def test_nothing_is_imported_from_a_current_folder_that_has_no_name(
     tmp_path: Path, start: list[str], entries: str
 ) -> None:
@@ -462,7 +464,7 @@ def test_a_search_path_that_means_the_current_folder_by_no_name_is_left_once(
 
 def test_a_current_folder_that_is_gone_ends_no_command(tmp_path: Path) -> None:
     (tmp_path / "gone").mkdir()
-    line = f"rmdir {tmp_path / 'gone'}; exec {sys.executable} {ROOT / 'run.py'} --root {ROOT} list"
+    line = f"rmdir {tmp_path / 'gone'}; exec {sys.executable} {ROOT / 'run.py'} --root {ROOT} list suites"
     done = subprocess.run(
         line, shell=True, cwd=tmp_path / "gone", capture_output=True, text=True, timeout=60, check=False
     )  # fmt: skip
