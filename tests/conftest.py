@@ -189,7 +189,7 @@ def become(
 
 
 #: Imports what judge and fork server import, then forks one of them for each message. Before that also
-#: what baseline `sdpa`, gradients and each worker on a CPU would import for themselves: 2 s of a core.
+#: what baseline `sdpa`, gradients, each worker on a CPU and a run's intervals would import: 3 s of a core.
 TEMPLATE = f"""
 from __future__ import annotations
 import gc, importlib, os, runpy, signal, socket, sys, traceback
@@ -206,6 +206,7 @@ gc.disable()
 os.environ["TRITON_INTERPRET"] = "1"  # which triton reads when it is imported
 importlib.import_module("harness.judge.judge")
 importlib.import_module("torch.nn.attention.bias")
+importlib.import_module("scipy.special")
 forkserver_main.exec_worker = become
 sys.exit(forkserver_main.main())
 """

@@ -73,11 +73,11 @@ def test_a_dying_process_is_retried_and_a_lost_one_told(cluster: Any) -> None:
 
 def test_who_never_says_hello_is_ended(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A node whose NVML hangs, say: the campaign waited for its first word without a deadline."""
-    monkeypatch.setattr(Unit, "limit_s", 2.0)
+    monkeypatch.setattr(Unit, "limit_s", 1.0)
     rows, view = conclude(engine(), units(["mute-0"]))
     assert counted(rows) == once(["mute-0"], "HARNESS_ERROR")
     assert len(view.deaths) == 3
-    assert all("no end after 2 s" in death for death in view.deaths)
+    assert all("no end after 1 s" in death for death in view.deaths)
 
 
 def test_a_cancelled_unit_is_gone(cluster: Any) -> None:
