@@ -6,7 +6,6 @@
     beside others no more than half of the card
     disk: its cache, which is kept, and its scratch folder    Limits.disk_gib, DISK_FILES
     what it prints                                            LOG_BYTES
-
     processes and threads                                     half of Jail.processes
     open files of them all                                    usage.DESCRIPTORS
     timers and signals among them, with what watches them     usage.MOST_WATCHES
@@ -36,7 +35,7 @@ PERIOD_S = 0.1
 #: Times what a look at files took until the next: long ones hold up the engine's other threads.
 REST = 4
 LOOKS = 6  # of which all but the first are at who is stopped
-IDLE_S = 1.0  # between two looks at who has not run: it has what others gave it at most
+IDLE_S = 5.0  # between two looks at who has not run: it has what others gave it at most
 GIB = 2**30
 
 
@@ -52,8 +51,7 @@ class ResourceWatch(threading.Thread):
         folders = {each.entrant.name: (each.jail.cache, each.jail.scratch) for each in workers}
         self.disks = {name: tuple(map(Disk, both)) for name, both in folders.items()}
         self.nameless = {name: usage.Nameless(both) for name, both in folders.items()}
-        #: (child, at its files) → when that was, and what its processes had run by then.
-        self.seen = dict[tuple[int, bool], tuple[float, dict[int, int]]]()
+        self.seen = dict[tuple[int, bool], tuple[float, dict[int, int]]]()  # when, and run by then
         #: Whether an order in which processes end for want of memory could be set.
         self.order_is_kept = not os.statvfs("/proc").f_flag & os.ST_RDONLY
         self.stopping = threading.Event()
@@ -91,11 +89,10 @@ class ResourceWatch(threading.Thread):
                 continue
             try:
                 on_gpu = on_device.result() if on_device else {}
-                place, pids = (id(child), not on_device), child.pids()
+                place, pids = (id(child), not on_device), {*child.pids()}
                 now = time.monotonic(), usage.cpu_ns(pids)  # before: what runs now is seen next
                 then_s, ran = self.seen.get(place, (0.0, {}))
-                idle = ran and ran == now[1] and not on_gpu.keys() & set(pids)
-                if idle and now[0] - then_s < IDLE_S:
+                if ran and ran == now[1] and now[0] - then_s < IDLE_S and not on_gpu.keys() & pids:
                     continue
                 if on_device:
                     excess = self.excess(worker, child, on_gpu)
@@ -127,8 +124,7 @@ class ResourceWatch(threading.Thread):
         # First: all that follows takes its time for each of them.
         most = enter.most_processes(worker.jail.processes) // 2
         if (running := sum(map(usage.threads, pids))) > most:
-            why = f"{running} processes and threads, allowed {most}"
-            return Status.OVER_QUOTA, why
+            return Status.OVER_QUOTA, f"{running} processes and threads, allowed {most}"
         many = len(pids) * enter.Rules().open_files > usage.DESCRIPTORS
         if many and sum(map(usage.descriptors, pids)) > usage.DESCRIPTORS:
             return Status.OVER_QUOTA, f"room for more than {usage.DESCRIPTORS} open files"
