@@ -10,6 +10,9 @@ import datetime
 import functools
 import hashlib
 import importlib.util
+import inspect
+import itertools
+import json
 import math
 import os
 import re
@@ -18,11 +21,14 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
+from harness.catalog import compiler_flags
 from harness.catalog.launch_spec import parse_launch
 from harness.schema import Case
 from harness.worker.cuda import launch as cuda_launch
@@ -38,26 +44,27 @@ SPILLING_RUNGS = {"01_naive.cu", "01_document.cu", "02_q_tiles_in_grid.cu", "03_
                   "04_ldmatrix_swizzle.cu", "04_tensor_cores.cu", "05_wmma_pv.cu"}  # fmt: skip
 
 
-#: What compiled as its test wants it: a digest of all that a compiler reads, and of its caller. The
-#: same bytes compile alike again, so these are spared, but for a tenth of them each day.
-#: `python -m tests.submissions.test_cuda_ladders` compiles all and writes this anew.
+#: What compiled as its test wants it: a digest of all that decides so. The same bytes compile alike
+#: again, so these are spared, but for a thirtieth of them each day.
+#: `python -m tests.submissions.test_cuda_ladders` compiles what is not here and writes this anew.
 COMPILED = """\
-4b5868596dc9bee2ab16a1c920aa66d9 3aeb78969277ba5b526d5ccfb2d7c649 e46e776a6756d24699ef69c77c71f0c0
-7b8cca013470c6c4be9621b53e1783d3 1381939aacd9940f496d67d7104d56b7 8ae0fc123259e8373725f28e4960c949
-86c265c5558013dcf8244d7f2773225b a692469c286f31a306cf6552b6cb2b47 e8d4dffea23a1b0ae0f8e0f44df561bd
-f9a90657b28a1943e72d94f5f62b623c e10fe6b80383492caa3b7d606eac5702 3e404c7472621407d4b553f9ce083add
-ca258b4f339aec273b30e6b8d75e7701 a7c32e8f9f05113f80220043713ec42d 899737d4d4c50935c9de05c018ff3807
-049e6c86a827f53ed9eaacaca3ea9146 e91da5501fc0f95660d0c27ad4f4f6ba 9cf267a9cb27108508fac441217ff29e
-d0d6da4df3f6c9a237a04a8b018299e0 47354e0690ccab36dc70b3542565b084 8f015c8edb545f64877a9885bb7419fb
-484452bea38d1f06139dc903c2c30a5a b54122f0e29150802beb6b1c8592b7a1 e376942026c7b103ccb84603988208c4
-ac799958b65365ffb791e7e9c08207a4 a7935c062540c8408a807cac25027c76 8bfbe60a4ac169dfb2b1ce738b9d2313
-6868554ff0541a578a5c2db0f450349f 51da6637a06a8824dbb2b2a48386af9b 1519c7d1f89fb2c5c751f1383a3d1973
-006029c60ba9b7bf28ab0f1c2f2710ef 8aaa104c70bd6367eb9e842b429381ee 9b07271e890dc4bc3c7ed27ac7ea1929
-31d08b7e27fce93ae90bf4816afc2864 246e7d11bd96b8a89e301b66f6702f6a 4fa3af26cecb5caa84951d02d6803611
-a4d8754f272253276dad9150896a9a11 8dd3abe2b507ae0b980a8a9636d7b9f5 a124f048eedb2c1c4c371c5c04027ce3
-3f5a73e99d0470a86ab838c9caf45361
+d9e1085261ca0bebfe742c24f315857f 7ebc919ca65ecb98b4485e1e382d7153 84083542e8f9847d3f0ce2d6df29016b
+8e84d033372802eda3e6e5cf120c4e02 e4ec0be54d81946893533f3803b7f7bd 3749bb3b8011d144a18830c902d64b5c
+446603dc68c9745edb961e58e88c9e9d 5d2f682ecf1482d15d8cb5b839253d32 0c7be170b341e036618bd8617d9a784a
+93d0766a1be89089ae1c30a5a0f49a47 a6fe2803d477a0452087c5a48ff0bda7 01cbc6837bab1fd6dfb8dbe749e63701
+866e4356c0f2bfc9ae2d23c5b5b056ac 1f1551d4e13ab375e5e8c8c06a51c5f2 618bd775ee6d24bf9ce5650b09330ddf
+97e211274d89238c59f35825d3ab880a d6988bed53fd948ce966c2f40aeb6035 692aab38f9a7f79d44a7577355ba6885
+747ebd66722cbc83b97d7dadec8d4808 f52daf85a545d07e7385cbb22015bd38 050df85d85def98fc7f751fdf9acf050
+cae43d68d8e0eae3dc17272a97cd2e21 05b2b1b406fd69724d9b38b6894f5139 d8db02aec9723fd0e1341fa1ce584e83
+838d69ca88fa5d23a65dda4ff9cc83e2 349682547ab2bc6de6f5cf427b0cb9ab f11ec58b7f67d596a2f4f77fa8a8afa8
+947b029b9d2a53d04eb77892bc3025a6 7625d5d377fbe76c15f266849c8ac7df eb665a99ecaf060dd4d409ac8874948d
+ffdf30d7a250890b9c0bb2ffbfe25ee7 3261eadd8e15d4d19ddd552ef80ea01a 2317f36a8898e809b0c953c2bd84a633
+0f219f4ee8b4a03b455239d3e6e106cb 728d52a1ddb6cf5bd90d4a46255da46f 19dca8ce6adb8327fdbead6b6cf62e76
+fa2594481d4518359fd84d98a4b992b7 ae1a2c736d6daea8843b5f0b6ac404cb 6f5ff636716d0da0c6ac0284df334cf2
+4b489d0e8a74d9c5d5d9b17acb6c573a
 """
-DAYS = 10  # until each was compiled once more
+COMPILERS = "994403d5ea58e818a754e3bafe0ec2e0"  # the digest of those that did so
+DAYS = 30  # until each was compiled once more
 OUTSIDE = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS", "CPATH", "CPLUS_INCLUDE_PATH")
 
 
@@ -69,20 +76,41 @@ def compilers() -> str:
     return repr((said, [os.environ.get(name) for name in OUTSIDE]))
 
 
+source_of = functools.cache(inspect.getsource)
+
+
+def hashed(*told: object) -> str:
+    """Digest of what these print as."""
+    return hashlib.sha256(repr(told).encode()).hexdigest()[:32]
+
+
 def digest(name: str, file: str, arch: str) -> str:
-    """Of every file of the submission but its notes, and of the code that has it compiled."""
-    house = count.ROOT / "harness"
-    code = [*(house / "worker" / "cuda").glob("*.py"), Path(__file__)]
-    code += [house / "catalog" / "compiler_flags.py", house / "catalog" / "launch_spec.py"]
-    kinds = {".cu", ".cuh", ".cpp", ".h", ".hpp", ".py", ".yaml"}
-    own = [path for path in (SUBMISSIONS / name).rglob("*") if path.suffix in kinds]
-    found = hashlib.sha256(repr((name, file, arch, compilers())).encode())
-    for path in sorted((*own, *code)):
-        text = path.read_bytes()
-        if path == Path(__file__):  # which holds the record
-            text = re.sub(rb'COMPILED = """.*?"""', b"", text, count=1, flags=re.DOTALL)
-        found.update(repr((path.name, hashlib.sha256(text).hexdigest())).encode())
-    return found.hexdigest()[:32]
+    """Of what nvcc is asked, of what it reads, of the code that starts it and that judges it."""
+    folder, launch, asked = SUBMISSIONS / name, _sections(name).get(file), list[object]()
+
+    def nvcc(text: str, arch: str, include: Path, flags: Iterable[str], **_: str) -> list[Any]:
+        read = {
+            str(path.relative_to(folder)): path.read_bytes() for path in included(text, include)
+        }
+        asked.append((text.replace(f"{folder}/", ""), arch, tuple(flags), sorted(read.items())))
+        return []
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(resources, "nvcc", nvcc)
+        if launch is None:
+            resources.build(folder, file, None, folder, [arch])
+        else:
+            path = folder / file
+            resources.plain_by_nvcc(resources.Source(path.parent, path.name, launch, arch, folder))
+    code = [*map(source_of, DECIDING), resources.SAID, resources.NOTED]
+    return hashed(name, file, Path(file).name in SPILLING_RUNGS, compilers(), asked, code)
+
+
+def included(text: str, folder: Path) -> set[Path]:
+    """The files that `text` in `folder` includes of its submission, and that those include."""
+    found = {folder / name for name in re.findall(r'# *include *"(.+)"', text)}
+    found = {path for path in found if path.is_file()}
+    return found.union(*(included(path.read_text(), path.parent) for path in found))
 
 
 def compiled_before(name: str, file: str, arch: str, day: int | None = None) -> bool:
@@ -97,7 +125,8 @@ def _sections(name: str) -> dict[str, dict]:
     folder = SUBMISSIONS / name
     manifest = yaml.safe_load((folder / "manifest.yaml").read_text())
     sections = {"kernel.cu": manifest["launch"]} if "launch" in manifest else {}
-    steps = yaml.safe_load((folder / "steps" / "launch.yaml").read_text())
+    listed = folder / "steps" / "launch.yaml"
+    steps = yaml.safe_load(listed.read_text()) if listed.exists() else {}
     sections |= {f"steps/{file}": section for file, section in steps.items()}
     return {file: parse_launch(section, file).model_dump() for file, section in sections.items()}
 
@@ -239,27 +268,69 @@ def compile_whole(folder, manifest, arch, tmp_path):
     assert {r.name: r.warnings for r in reports if r.warnings} == {}
 
 
+DECIDING = (
+    *(resources.nvcc, resources.plain_by_nvcc, compiler_flags.placed),
+    *(resources.parse_ptxas, resources.kernels_of, resources.KernelReport.warnings.fget),
+    *(by_nvcc, spills, unexpected_spills, compile_whole),
+)
+
+
 @needs_nvcc
 def test_what_moved_is_compiled_again(tmp_path, monkeypatch):
-    """Another byte in a header, the flags or the source, another compiler: another digest."""
+    """Another byte in a header, the flags or the source, another compiler: another digest. No other file's."""
     shutil.copytree(SUBMISSIONS / "cuda_hopper", tmp_path / "cuda_hopper")
     monkeypatch.setattr(f"{__name__}.SUBMISSIONS", tmp_path)
     asked = "cuda_hopper", "steps/01_wgmma.cu", "sm_90a"
     before = digest(*asked)
-    assert digest(*asked) == before
     found = {before, digest(*asked[:2], "sm_80"), digest(asked[0], "steps/02_tma.cu", asked[2])}
-    for file in ("steps/sm90.cuh", "steps/launch.yaml", "steps/01_wgmma.cu"):
+    for file in ("steps/launch.yaml", "steps/02_tma.cu", "NOTES.md"):
+        with (tmp_path / "cuda_hopper" / file).open("a") as end:
+            end.write(" ")
+        assert digest(*asked) == before
+    for file in ("steps/sm90.cuh", "steps/01_wgmma.cu"):
         with (tmp_path / "cuda_hopper" / file).open("a") as end:
             end.write(" ")
         found.add(digest(*asked))
-    monkeypatch.setattr(f"{__name__}.compilers", lambda: "another version")
-    assert len({*found, digest(*asked)}) == 7
+    flags = _sections("cuda_hopper")[asked[1]] | {"flags": ["-DMORE=1"]}
+    for name, moved in (
+        ("_sections", lambda _: {asked[1]: flags}),
+        ("compilers", lambda: "another version"),
+        ("DECIDING", (by_nvcc,)),
+    ):
+        monkeypatch.setattr(f"{__name__}.{name}", moved)
+        found.add(digest(*asked))
+    assert len(found) == 8
+
+
+@needs_nvcc
+def test_an_extension_is_compiled_again_by_its_own_lines(tmp_path, monkeypatch):
+    shutil.copytree(SUBMISSIONS / "cuda_hopper", tmp_path / "cuda_hopper")
+    monkeypatch.setattr(f"{__name__}.SUBMISSIONS", tmp_path)
+    asked = "cuda_hopper", "submission.py", "sm_90a"
+    found = [digest(*asked)]
+    for file in ("submission.py", "kernels/sm90.cuh", "kernels/attention.cu"):
+        with (tmp_path / "cuda_hopper" / file).open("a") as end:
+            end.write("\n// build: -DMORE=1\n")
+        found.append(digest(*asked))
+    assert found[0] == found[1]
+    assert len(set(found)) == 3
+
+
+@needs_nvcc
+def test_the_record_knows_these_files():
+    """Else every run compiles for minutes, and nobody is told."""
+    if hashed(compilers()) != COMPILERS:
+        pytest.skip("other compilers than those of the record: all is compiled")
+    unknown = [each for each in everything() if digest(*each) not in COMPILED.split()]
+    assert not unknown, "type: python -m tests.submissions.test_cuda_ladders"
 
 
 @needs_nvcc
 def test_what_has_no_record_or_is_due_is_compiled(monkeypatch):
     asked = "cuda_hopper", "steps/01_wgmma.cu", "sm_90a"
-    for record, spared in ((digest(*asked), DAYS - 1), ("", 0)):
+    found = digest(*asked)
+    monkeypatch.setattr(f"{__name__}.digest", lambda *_: found)
+    for record, spared in ((found, DAYS - 1), ("", 0)):
         monkeypatch.setattr(f"{__name__}.COMPILED", record)
         assert sum(compiled_before(*asked, day) for day in range(DAYS)) == spared
 
@@ -278,29 +349,34 @@ def test_tensors_described_by_strides(tmp_path):
     assert ((out.double() - expected).norm() / expected.norm()).item() < 1e-3
 
 
+TWIN = f"""
+import json, sys, torch
+sys.path.insert(0, {str(FA2)!r})
+from crosscheck import triton_attention
+
+def error(dtype, causal, seqlen):
+    q, k, v = (torch.randn(1, 2, seqlen, 64, dtype=getattr(torch, dtype)) for _ in range(3))
+    expected = torch.nn.functional.scaled_dot_product_attention(
+        q.double(), k.double(), v.double(), is_causal=causal)
+    out = triton_attention(q, k, v, causal).double()
+    return ((out - expected).norm() / expected.norm()).item()
+
+print(json.dumps([error(*each) for each in json.load(sys.stdin)]))
+"""
+
+
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
-@pytest.mark.parametrize("dtype", ["float16", "float32"])
-@pytest.mark.parametrize("causal", [True, False])
-def test_the_triton_twin_against_float64_on_the_cpu(dtype, causal):
+def test_the_triton_twin_against_float64_on_the_cpu():
     """Interpreted in a child: TRITON_INTERPRET is read when triton is imported."""
-    program = f"""
-        import sys, torch
-        sys.path.insert(0, {str(FA2)!r})
-        from crosscheck import triton_attention
-        for seqlen in (1, 64, 130):
-            q, k, v = (torch.randn(1, 2, seqlen, 64, dtype=torch.{dtype}) for _ in range(3))
-            expected = torch.nn.functional.scaled_dot_product_attention(
-                q.double(), k.double(), v.double(), is_causal={causal})
-            out = triton_attention(q, k, v, {causal}).double()
-            error = ((out - expected).norm() / expected.norm()).item()
-            assert error < {1e-3 if dtype == "float16" else 1e-5}, (seqlen, error)
-    """
+    cases = list(itertools.product(("float16", "float32"), (True, False), (1, 64, 130)))
     environment = {**os.environ, "TRITON_INTERPRET": "1"}
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)],
+        [sys.executable, "-c", TWIN], input=json.dumps(cases),
         env=environment, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
+    for case, error in zip(cases, json.loads(done.stdout), strict=True):
+        assert error < (1e-3 if case[0] == "float16" else 1e-5), case
 
 
 @pytest.fixture(scope="module")
@@ -418,16 +494,29 @@ def test_the_lab_s_backward_computes_the_gradients(tmp_path, headdim, seqlen, ca
     assert scope["smem_bytes"](headdim) == int(done.stderr)  # sizeof(Shared)
 
 
+def everything() -> list[tuple[str, str, str]]:
+    """What the tests here compile."""
+    entries = (each.values for each in cuda_submissions())
+    whole = [(folder.name, manifest["entry"], arch) for folder, manifest, arch in entries]
+    return [(name, rung, "sm_90a") for name, rung in RUNGS] + whole
+
+
 def write_record() -> None:
-    """Compile everything, and keep the digests of what passes in this file."""
-    passed = [(name, rung, "sm_90a") for name, rung in RUNGS if not unexpected_spills(name, rung)]
-    for folder, manifest, arch in (each.values for each in cuda_submissions()):
-        with tempfile.TemporaryDirectory() as scratch:
-            compile_whole(folder, manifest, arch, Path(scratch))
-        passed.append((folder.name, manifest["entry"], arch))
-    words = textwrap.fill(" ".join(digest(*each) for each in passed), 99)
-    path = Path(__file__)
-    path.write_text(path.read_text().replace(COMPILED, f"{words}\n", 1))
+    """Compile what the record does not know, and keep the digests of what passes in this file."""
+    known = set(COMPILED.split()) if hashed(compilers()) == COMPILERS else set()
+    whole = {(v[0].name, v[1]["entry"], v[2]): v for v in (e.values for e in cuda_submissions())}
+    for each in everything():
+        if digest(*each) in known:
+            continue
+        if each in whole:
+            with tempfile.TemporaryDirectory() as scratch:
+                compile_whole(*whole[each], Path(scratch))
+        else:
+            assert unexpected_spills(*each[:2]) == {}, each
+    words = textwrap.fill(" ".join(digest(*each) for each in everything()), 99)
+    path, of = Path(__file__), 'COMPILERS = "{}"'
+    text = path.read_text().replace(of.format(COMPILERS), of.format(hashed(compilers())), 1)
+    path.write_text(text.replace(COMPILED, f"{words}\n", 1))
 
 
 if __name__ == "__main__":
