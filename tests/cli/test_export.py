@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -60,19 +61,81 @@ def call(folder: Path, *words: object) -> int:
     return code
 
 
-def python(folder: Path, *words: object, **more: str) -> subprocess.CompletedProcess[str]:
+Python = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def environment_of(folder: Path, more: dict[str, str]) -> dict[str, str]:
     path = os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
-    environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"} | more
+    return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **more}
+
+
+def fresh_python(folder: Path, *words: object, **more: str) -> subprocess.CompletedProcess[str]:
+    """What an interpreter with these words does in `folder`, whose packages it finds."""
     command = [sys.executable, *map(str, words)]
     return subprocess.run(
         command,
         cwd=folder,
-        env=environment,
+        env=environment_of(folder, more),
         capture_output=True,
         text=True,
         check=False,
         timeout=280,
     )
+
+
+#: Has imported torch, which takes 2 s, and is for each line on its input what the interpreter would be.
+SERVER = """
+import json, os, runpy, signal, sys, torch, traceback
+for line in sys.stdin:
+    if not (pid := os.fork()):
+        break
+    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+else:
+    sys.exit()
+signal.alarm(280)
+how, folder, environment, *outputs = json.loads(line)
+for fd, path in enumerate(outputs, 1):
+    os.dup2(os.open(path, os.O_WRONLY), fd)
+os.chdir(folder)
+os.environ.clear()
+os.environ.update(environment)
+sys.path[:1] = ["", *environment["PYTHONPATH"].split(os.pathsep)]
+sys.argv, code = how, 1
+try:
+    if how[0] == "-m":
+        del how[0]
+        runpy.run_module(how[0], run_name="__main__", alter_sys=True)
+    elif how[0] == "-c":
+        exec(compile(how.pop(1), "<string>", "exec"), {"__name__": "__main__"})
+    else:
+        runpy.run_path(how[0], run_name="__main__")
+    code = 0
+except SystemExit as ended:
+    code = int(ended.code or 0)
+except BaseException:
+    traceback.print_exc()
+sys.stdout.flush()
+os._exit(code)  # to take all of torch down again takes 0.7 s
+"""
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Python]:
+    """As `fresh_python`, in a fork of `SERVER`; of an interpreter's options it knows -c and -m."""
+    home = tmp_path_factory.mktemp("python")
+    command, pipe = [sys.executable, "-c", SERVER], subprocess.PIPE
+    with subprocess.Popen(command, cwd=home, stdin=pipe, stdout=pipe, text=True) as server:
+
+        def run(folder: Path, *words: object, **more: str) -> subprocess.CompletedProcess[str]:
+            outputs = [home / name for name in ("out", "err")]
+            for path in outputs:
+                path.write_text("")
+            told = [*map(str, words)], str(folder), environment_of(folder, more), *map(str, outputs)
+            print(json.dumps(told), file=server.stdin, flush=True)
+            code = int(server.stdout.readline())
+            return subprocess.CompletedProcess(told[0], code, *(p.read_text() for p in outputs))
+
+        yield run
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +151,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # --------------------------------------------------------------------------- what is exported
 
 
-def test_what_is_exported_is_what_was_judged(pair: Path) -> None:
+def test_what_is_exported_is_what_was_judged(python: Python, pair: Path) -> None:
     told = json.loads((pair / PACKAGE / "evidence.json").read_text())
     for part, name in zip(("forward", "backward"), PAIR, strict=True):
         folder = pair / PACKAGE / part
@@ -165,7 +228,7 @@ def test_parameters_of_the_judged_function_are_told(pair: Path, tmp_path: Path) 
 
 @pytest.mark.parametrize("lse", [False, True])
 def test_whether_lse_was_judged_is_told(
-    lse: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    python: Python, lse: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     results = judged(tmp_path / "results", lse=lse)
     assert call(tmp_path / "out", PAIR[0], "--results", results) == 0
@@ -198,7 +261,9 @@ def test_a_wheel_holds_all_of_it_whatever_a_repository_around_ignores(tmp_path: 
     (tmp_path / ".gitignore").write_text("*.json\n*.jsonl\nlib/\nwinner/\n")
     words = (entry, "--unjudged", "--results", tmp_path / "results")
     assert call(tmp_path / "winner", *words) == 0
-    done = python(tmp_path / "winner", "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path)
+    done = fresh_python(
+        tmp_path / "winner", "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path
+    )
     assert done.returncode == 0, done.stderr
     (wheel,) = tmp_path.glob("*.whl")
     home = tmp_path / "winner" / "attnboard_one"
@@ -241,7 +306,7 @@ def test_what_does_not_go_in_a_package_as_in_a_worker_is_told(
     assert [note in told for told in notes] == [True] * bool(note), notes
 
 
-def test_other_bytes_than_the_judged_are_seen(pair: Path, tmp_path: Path) -> None:
+def test_other_bytes_than_the_judged_are_seen(python: Python, pair: Path, tmp_path: Path) -> None:
     done = python(pair, "-m", PACKAGE, "verify", "--bytes-only")
     assert (done.returncode, done.stdout.count("the bytes of source")) == (0, 2), done.stderr
     copy = tmp_path / "copy"
@@ -288,7 +353,7 @@ runpy.run_module("{PACKAGE}", run_name="__main__")
 """
 
 
-def test_verify_judges_the_evidence_with_a_checkout(pair: Path) -> None:
+def test_verify_judges_the_evidence_with_a_checkout(python: Python, pair: Path) -> None:
     done = python(pair, "-c", WITHOUT_ATTNBOARD)
     assert done.returncode == 3
     assert "attnboard, which judges, is not installed" in done.stderr
@@ -298,7 +363,9 @@ def test_verify_judges_the_evidence_with_a_checkout(pair: Path) -> None:
     assert "CANNOT: triton_backward was exported without a row" in done.stdout
 
 
-def test_verify_judges_each_run_of_the_first_board(pair: Path, tmp_path: Path) -> None:
+def test_verify_judges_each_run_of_the_first_board(
+    python: Python, pair: Path, tmp_path: Path
+) -> None:
     copy = shutil.copytree(pair, tmp_path / "copy")
     lines = (copy / PACKAGE / "forward.jsonl").read_bytes()
     later = record.parse(lines.splitlines()[0]).model_copy(
@@ -465,8 +532,8 @@ NAMES = [
 
 
 @functools.cache
-def outcomes(folder: Path, *names: str) -> dict[str, str]:
-    """Check → what went wrong; one child process, which imports torch once."""
+def outcomes(python: Python, folder: Path, *names: str) -> dict[str, str]:
+    """Check → what went wrong; one child process."""
     done = python(folder, CHECKS, PACKAGE, *names, TRITON_INTERPRET="1")
     assert done.returncode == 0, done.stderr
     found: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
@@ -474,8 +541,8 @@ def outcomes(folder: Path, *names: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("check", NAMES)
-def test_the_pair_under_the_interpreter(pair: Path, check: str) -> None:
-    found = outcomes(pair, *NAMES)
+def test_the_pair_under_the_interpreter(python: Python, pair: Path, check: str) -> None:
+    found = outcomes(python, pair, *NAMES)
     assert list(found) == NAMES
     assert not found[check], found[check]
 
@@ -491,7 +558,7 @@ def custom_attention_forward(q, k, v, *, causal=True, sm_scale=None, out=None):
 """
 
 
-def test_a_compiler_calls_the_forward_as_the_judge_does(tmp_path: Path) -> None:
+def test_a_compiler_calls_the_forward_as_the_judge_does(python: Python, tmp_path: Path) -> None:
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "submission.py").write_text(OWN_ANSWER)
     (tmp_path / "own" / "manifest.yaml").write_text(
@@ -559,15 +626,18 @@ def late(folder: Path, way: tuple[str, str], scale: float) -> Path:
         "lib/a.py": f"SCALE = {scale}\n",
         "lib/late.py": "from lib.a import SCALE\nclass Kept: pass\n",
         "bare/b.py": "B = 1.0\n",  # a folder without __init__.py
-        "types.py": "raise RuntimeError",
     }
+    if folder.name == "one":  # to learn whose such a name is, `export` starts what a worker is
+        files["types.py"] = "raise RuntimeError"
     for name, text in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
     return folder
 
 
-def test_what_a_judged_file_imports_is_of_its_folder_then_and_later(tmp_path: Path) -> None:
+def test_what_a_judged_file_imports_is_of_its_folder_then_and_later(
+    python: Python, tmp_path: Path
+) -> None:
     """Beside another package, the other of the pair, and a user's own module of the same name."""
     results = judged(tmp_path / "results")
     one, two = (late(tmp_path / n, FORWARD, s) for n, s in (("one", 1.0), ("two", 2.0)))
@@ -628,13 +698,15 @@ def test_whose_module_a_name_is_does_not_hang_on_the_process(
         "v = torch.ones(1, 1, 8, 32, dtype=torch.float16)\n"
         "assert one.attention(v, v, v).unique().item() == 1"
     )
-    done = python(tmp_path / "out", "-W", "error", "-c", script, TRITON_INTERPRET="1")
+    done = fresh_python(tmp_path / "out", "-W", "error", "-c", script, TRITON_INTERPRET="1")
     assert done.returncode == 0, done.stderr
     told = json.loads((tmp_path / "out" / "attnboard_one" / "evidence.json").read_text())
     assert told["forward"]["modules"] == ["profile", "sched", "spread", "submission"]
 
 
-def test_what_cannot_be_imported_here_leaves_the_call_to_pytorch(tmp_path: Path) -> None:
+def test_what_cannot_be_imported_here_leaves_the_call_to_pytorch(
+    python: Python, tmp_path: Path
+) -> None:
     """Where it was judged, its module's name had no dot."""
     entry, none = tmp_path / "own", tmp_path / "none"
     entry.mkdir()
@@ -652,15 +724,15 @@ def test_what_cannot_be_imported_here_leaves_the_call_to_pytorch(tmp_path: Path)
     assert done.returncode == 0, done.stderr
 
 
-def test_in_transformers(pair: Path) -> None:
+def test_in_transformers(python: Python, pair: Path) -> None:
     pytest.importorskip("transformers")
-    (told,) = outcomes(pair, "in_transformers").values()
+    (told,) = outcomes(python, pair, "in_transformers").values()
     assert not told, told
 
 
 def test_the_example_trains_with_the_pair(pair: Path) -> None:
     words = (HOME / "examples" / "train_tiny_transformer.py", "--quick", "--package", PACKAGE)
-    done = python(pair, "-W", "error::UserWarning", *words, TRITON_INTERPRET="1")
+    done = fresh_python(pair, "-W", "error::UserWarning", *words, TRITON_INTERPRET="1")
     assert done.returncode == 0, done.stderr
     cells = [line.strip("| ").split(" | ") for line in done.stdout.splitlines() if "|" in line]
     rows = {row[0]: row[1:] for row in cells}
