@@ -86,9 +86,13 @@ def audited(
 
 def made_again(rows: Mapping[str, Result], asked: Asked) -> dict[str, Result]:
     """The rows of one case, by entry, from what was measured and asked."""
+    return dict(_each_again(rows, asked))
+
+
+def _each_again(rows: Mapping[str, Result], asked: Asked) -> Iterator[tuple[str, Result]]:
     alone = [{name: row} for name, row in rows.items() if row.status in LEFT_THE_RUN]
     together = {name: row for name, row in rows.items() if row.status not in LEFT_THE_RUN}
-    return {n: row for each in (together, *alone) if each for n, row in _of_run(each, asked)}
+    return (pair for each in (together, *alone) if each for pair in _of_run(each, asked))
 
 
 def _of_run(rows: Mapping[str, Result], asked: Asked) -> Iterator[tuple[str, Result]]:
@@ -263,7 +267,7 @@ def of_record(row: Result, beside: Mapping[str, Result]) -> list[str]:
     ours = sorted(trusted, key=lambda name: (rows[name].kind is not Kind.BASELINE, name != against))
     asked = Asked(row.case, facts, entrants, headline, next(iter(ours), ""))
     try:
-        again = made_again(rows, asked)[row.entry]
+        again = next(made for name, made in _each_again(rows, asked) if name == row.entry)
     except ValueError as error:  # a figure that no row can hold
         return [f"no row can be made of it: {error}"[:300]]
     raw = [s.model_copy(update={"late": False}) for s in rows.get(against, row).samples]
