@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import struct
 import subprocess
@@ -198,29 +199,49 @@ def custom_attention_forward(kernel):
     globals()[kernel][(1,)](torch.ones(16), 16)
 '''
 CHILD = """\
-import sys
+import json, os, sys
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 import torch
 from harness.worker.load import describe
-folder, name, how = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+folder = Path(sys.argv[1])
 sys.path.insert(0, str(folder))
-import submission
-submission.torch = torch
-try:
-    if how == "interpreted":
-        submission.custom_attention_forward(name)
-    else:
-        import triton
-        from triton.backends.compiler import GPUTarget
-        source = triton.compiler.ASTSource(
-            getattr(submission, name), {"p": "*fp32", "N": "constexpr"}, {(1,): 16}
-        )
-        triton.compile(source, target=GPUTarget("cuda", 90, 32))
-except Exception as error:
-    print(describe(error, folder))
+for how in ("interpreted", "compiled"):
+    if os.fork():
+        os.wait()
+        continue
+    os.environ["TRITON_INTERPRET"] = "1" if how == "interpreted" else "0"
+    import submission
+    submission.torch = torch
+    for name in ("nested", "direct"):
+        try:
+            if how == "interpreted":
+                submission.custom_attention_forward(name)
+            else:
+                import triton
+                from triton.backends.compiler import GPUTarget
+                source = triton.compiler.ASTSource(
+                    getattr(submission, name), {"p": "*fp32", "N": "constexpr"}, {(1,): 16}
+                )
+                triton.compile(source, target=GPUTarget("cuda", 90, 32))
+        except Exception as error:
+            print(json.dumps([how, name, describe(error, folder)]), flush=True)
+    os._exit(0)
 """
+
+
+@pytest.fixture(scope="module")
+def errors(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], str]:
+    """What is told of each kernel, interpreted and compiled; one child, which imports torch once."""
+    pytest.importorskip("triton")
+    folder = tmp_path_factory.mktemp("kernels")
+    (folder / "submission.py").write_text(KERNELS)
+    env = {**os.environ, "TRITON_CACHE_DIR": str(folder / "cache")}
+    done = subprocess.run(
+        [sys.executable, "-c", CHILD, str(folder)],
+        cwd=ROOT, env=env, capture_output=True, text=True, timeout=100, check=True,
+    )  # fmt: skip
+    told = map(json.loads, done.stdout.splitlines())
+    return {(how, name): words for how, name, words in told}
 
 
 @pytest.mark.parametrize("how", ["interpreted", "compiled"])
@@ -232,18 +253,10 @@ except Exception as error:
     ],
 )
 def test_an_error_inside_a_kernel_names_its_line(
-    tmp_path: Path, how: str, name: str, line: int, says: str
+    errors: dict[tuple[str, str], str], how: str, name: str, line: int, says: str
 ) -> None:
-    pytest.importorskip("triton")
-    (tmp_path / "submission.py").write_text(KERNELS)
-    env = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path / "cache")}
-    env["TRITON_INTERPRET"] = "1" if how == "interpreted" else "0"
-    done = subprocess.run(
-        [sys.executable, "-c", CHILD, str(tmp_path), name, how],
-        cwd=ROOT, env=env, capture_output=True, text=True, timeout=100, check=True,
-    )  # fmt: skip
-    told = done.stdout
-    assert told.startswith(f"submission.py:{line}: "), told + done.stderr
+    told = errors[how, name]
+    assert told.startswith(f"submission.py:{line}: "), told
     assert says in told.splitlines()[0]  # what is wrong comes before the source
 
 
