@@ -19,6 +19,7 @@ from harness.cli.terminal import Terminal
 from harness.schema import Case, Dtype, Kind, Result, Status
 from tests.board.factory import run_of, timed, times
 
+pytestmark = pytest.mark.usefixtures("intervals_once")
 GRID = {c.name: c for c in load_suite("fa3_grid", Path("configs")).cases}
 LIBRARIES = ("sdpa_cudnn", "flash_attn_3", "flash_attn_4")
 
