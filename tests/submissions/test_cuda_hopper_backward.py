@@ -310,8 +310,16 @@ WIDE_MISTAKES = {
 }  # fmt: skip
 
 
+_right = set()  # what showed nothing where there was no mistake
+
+
 def shows(old, new, attempt):
     """Fail unless some order of events shows that `old` has become `new`."""
+    if on_cpu.shown_before(__file__, (old, new)):
+        return
+    if attempt.__code__ not in _right:  # once for all mistakes of a test
+        assert max(attempt(on_cpu.RANDOM, 0, None).values()) < WHOLE
+        _right.add(attempt.__code__)
 
     def edit(source):
         assert old in source
@@ -363,7 +371,6 @@ def test_a_mistake_between_items_shows(libraries, mistake):
         how = (problem, timing, seed)
         return gradients(libraries, *FUSED["ahead-128"], *how, edit=edit, in_pieces=2)
 
-    assert max(attempt(on_cpu.RANDOM, 0, None).values()) < WHOLE
     shows(*ITEM_MISTAKES[mistake], attempt)
 
 
@@ -394,7 +401,6 @@ def test_a_mistake_of_spare_warps_shows(libraries, mistake):
         problem.fused(passes, library, 1, timing, seed, 1, 0, 1, 0)
         return problem.errors()
 
-    assert max(attempt(on_cpu.RANDOM, 0, None).values()) < WHOLE
     shows(*SPARE_MISTAKES[mistake], attempt)
 
 
@@ -433,7 +439,6 @@ def test_a_mistake_of_sums_that_nobody_clears_shows(libraries, mistake):
         problem = on_cpu.Problem(2, 400, 128, True)
         return uncleared(libraries, problem, 1, 2, timing, seed, edit=edit)
 
-    assert max(attempt(on_cpu.RANDOM, 0, None).values()) < WHOLE
     shows(*STORED_MISTAKES[mistake], attempt)
 
 

@@ -121,6 +121,9 @@ MISTAKES = {
 @needs_gxx
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_shows(cache, mistake):
+    if on_cpu.shown_before(__file__, MISTAKES[mistake]):
+        return
+
     def attempt(timing, seed, edit):
         problem = Packed(4, (100, 60, 40), seed % 2 == 0, group=2)
         return problem.run(cache, timing, seed, edit=edit)

@@ -44,27 +44,47 @@ SPILLING_RUNGS = {"01_naive.cu", "01_document.cu", "02_q_tiles_in_grid.cu", "03_
                   "04_ldmatrix_swizzle.cu", "04_tensor_cores.cu", "05_wmma_pv.cu"}  # fmt: skip
 
 
-#: What compiled as its test wants it: a digest of all that decides so. The same bytes compile alike
-#: again, so these are spared, but for a thirtieth of them each day.
-#: `python -m tests.submissions.test_cuda_ladders` compiles what is not here and writes this anew.
-COMPILED = """\
-d9e1085261ca0bebfe742c24f315857f 7ebc919ca65ecb98b4485e1e382d7153 84083542e8f9847d3f0ce2d6df29016b
-8e84d033372802eda3e6e5cf120c4e02 e4ec0be54d81946893533f3803b7f7bd 3749bb3b8011d144a18830c902d64b5c
-446603dc68c9745edb961e58e88c9e9d 5d2f682ecf1482d15d8cb5b839253d32 0c7be170b341e036618bd8617d9a784a
-93d0766a1be89089ae1c30a5a0f49a47 a6fe2803d477a0452087c5a48ff0bda7 01cbc6837bab1fd6dfb8dbe749e63701
-866e4356c0f2bfc9ae2d23c5b5b056ac 1f1551d4e13ab375e5e8c8c06a51c5f2 618bd775ee6d24bf9ce5650b09330ddf
-97e211274d89238c59f35825d3ab880a d6988bed53fd948ce966c2f40aeb6035 692aab38f9a7f79d44a7577355ba6885
-747ebd66722cbc83b97d7dadec8d4808 f52daf85a545d07e7385cbb22015bd38 050df85d85def98fc7f751fdf9acf050
-cae43d68d8e0eae3dc17272a97cd2e21 05b2b1b406fd69724d9b38b6894f5139 d8db02aec9723fd0e1341fa1ce584e83
-838d69ca88fa5d23a65dda4ff9cc83e2 349682547ab2bc6de6f5cf427b0cb9ab f11ec58b7f67d596a2f4f77fa8a8afa8
-947b029b9d2a53d04eb77892bc3025a6 7625d5d377fbe76c15f266849c8ac7df eb665a99ecaf060dd4d409ac8874948d
-ffdf30d7a250890b9c0bb2ffbfe25ee7 3261eadd8e15d4d19ddd552ef80ea01a 2317f36a8898e809b0c953c2bd84a633
-0f219f4ee8b4a03b455239d3e6e106cb 728d52a1ddb6cf5bd90d4a46255da46f 19dca8ce6adb8327fdbead6b6cf62e76
-fa2594481d4518359fd84d98a4b992b7 ae1a2c736d6daea8843b5f0b6ac404cb 6f5ff636716d0da0c6ac0284df334cf2
-4b489d0e8a74d9c5d5d9b17acb6c573a
+#: What passed its test: a digest of all that decides so, and one of the tools that had a part in it.
+#: The same bytes compile alike again, so these are spared, but for a thirtieth of them each day.
+#: `python -m tests.submissions.test_cuda_ladders` runs the tests here that it does not spare, and
+#: writes it anew.
+PASSED = """\
+0a785127aeeb85e59926f2a22b57e3b9 8aea756803460a9f95fb4209b94e6805 bd785abad0748487920b878e4a200581
+827e03b62d915ac4ccbdcd782852aa1c 109790836a87290219c8b59979905176 3259131ed55eebaca49a97e00256d928
+9ec2998c52a072ad60263c9d21b59bdb 79d1bcd14a523ab9ca32673ccc4078e1 2a8ab128e42ab55aa7d6827c15451139
+97822c8770d31a613eb0bd3c1eeb55ff b6669ee321827dfeb6ae1ffac8106d97 f14cb1b24d1fcd44c7d559d1dee12420
+152b9a05276ae24677dff33ea4a60552 56b44e1f9b0425f6a173a37be228f243 b15caccf0ede3f38ae8dbdac102b180f
+f088af214369fa895029b68630166fdb 9bd682161bae3e841d135013d35ce70f 22defaedcac1fb5f651167250f4d4f87
+94c77140d484ea4c88a188d991e3c673 25df7f5eaedbbc2da9cf74f5e0e12865 22bfa5896fdd098083e9485659027417
+85f4ba1794672939ada21dc115950826 33628f4114a034132ba7948479d01fe4 d12e7d036ec49d80c477a8a6eb6c3946
+cb5140c293d28c64d73c70fcebf2a84f 55d642427f316cef0c0822d6cdc8e577 a9a2754e6c783e61ad8dffec1d29f7ef
+ed4ec14d1acd213781fe38379c9d845a 8afd5e700c4e1af53b4cdf13ed143c36 5d818085b0383c9af74acb328d5b4085
+a22426ef7c36a18891613a35e684f835 92e8b792666a9624b569a628fa10b399 0494b4e35a5c83e23d5197a59704cd4e
+f5ccbca8a517292dc46e5426c73926ec e36460f96717a450b44887adf007c374 8136d8f0eb5b75f4bd56303ba6dea0b4
+575b2a1237c9a716786090be222bc8f6 b26451a36b9aec644945d83bbb92b55c 35e65cfbd01f7176fb4c4ac11f030788
+c5946a6725be0dba225357aae2386e8b 1045a8b48dcbb3014e46963ce87cbc6b f76e83678629815f01891ff975e4e6b5
+6314552eae0836315965957602147737 57f4e991e4ad1f80c99c4602df6d3c81 cc97edfe4405fab176871d942e663296
+cae12c9be74caca82b498e4a385b1a4f 663b137bbf317219881dc4c6f968b6f4 a621ae70c1eb4406e2e04e241a1077d5
+d0e3054c4b33c8d107689ad43bdd81ee e7415d1d8e73cf2e9d44ae5bf1668461 e8bd27d4322075e7b51a7f628ab41ed3
+5ed1307ee9cd4fd54a92c03117a966fa 994403d5ea58e818a754e3bafe0ec2e0 d9e1085261ca0bebfe742c24f315857f
+7ebc919ca65ecb98b4485e1e382d7153 84083542e8f9847d3f0ce2d6df29016b 8e84d033372802eda3e6e5cf120c4e02
+e4ec0be54d81946893533f3803b7f7bd 3749bb3b8011d144a18830c902d64b5c 446603dc68c9745edb961e58e88c9e9d
+5d2f682ecf1482d15d8cb5b839253d32 0c7be170b341e036618bd8617d9a784a 93d0766a1be89089ae1c30a5a0f49a47
+a6fe2803d477a0452087c5a48ff0bda7 01cbc6837bab1fd6dfb8dbe749e63701 866e4356c0f2bfc9ae2d23c5b5b056ac
+1f1551d4e13ab375e5e8c8c06a51c5f2 618bd775ee6d24bf9ce5650b09330ddf 97e211274d89238c59f35825d3ab880a
+d6988bed53fd948ce966c2f40aeb6035 692aab38f9a7f79d44a7577355ba6885 747ebd66722cbc83b97d7dadec8d4808
+f52daf85a545d07e7385cbb22015bd38 050df85d85def98fc7f751fdf9acf050 cae43d68d8e0eae3dc17272a97cd2e21
+05b2b1b406fd69724d9b38b6894f5139 d8db02aec9723fd0e1341fa1ce584e83 838d69ca88fa5d23a65dda4ff9cc83e2
+349682547ab2bc6de6f5cf427b0cb9ab f11ec58b7f67d596a2f4f77fa8a8afa8 947b029b9d2a53d04eb77892bc3025a6
+7625d5d377fbe76c15f266849c8ac7df eb665a99ecaf060dd4d409ac8874948d ffdf30d7a250890b9c0bb2ffbfe25ee7
+3261eadd8e15d4d19ddd552ef80ea01a 2317f36a8898e809b0c953c2bd84a633 0f219f4ee8b4a03b455239d3e6e106cb
+728d52a1ddb6cf5bd90d4a46255da46f 19dca8ce6adb8327fdbead6b6cf62e76 fa2594481d4518359fd84d98a4b992b7
+ae1a2c736d6daea8843b5f0b6ac404cb 6f5ff636716d0da0c6ac0284df334cf2 4b489d0e8a74d9c5d5d9b17acb6c573a
+c5284bafb189bd66cf05e0fe67e8f529 b32af18d23dc0c1d4307db56880cd326 46486f7a060db58d960ca43740d79ea6
+65c775af7231b2b327b8f640b6c4c94c ca81fea80e1a9f5f0d223ddddd5ee63c b2ed1d7f9fa21e251dcff47d356f0204
 """
-COMPILERS = "994403d5ea58e818a754e3bafe0ec2e0"  # the digest of those that did so
-DAYS = 30  # until each was compiled once more
+DAYS = 30  # until each was done once more
+RECORD = "ATTNBOARD_RECORD"  # names the file that keeps what the tests ask for
 OUTSIDE = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS", "CPATH", "CPLUS_INCLUDE_PATH")
 
 
@@ -113,11 +133,25 @@ def included(text: str, folder: Path) -> set[Path]:
     return found.union(*(included(path.read_text(), path.parent) for path in found))
 
 
-def compiled_before(name: str, file: str, arch: str, day: int | None = None) -> bool:
-    """Whether these very bytes passed their test, and are not among those due on `day` (today)."""
-    found = digest(name, file, arch)
+def spared(found: str, tools: object, day: int | None = None) -> bool:
+    """Whether `found`, a digest, passed before and is not due on `day` (today).
+
+    With the tools of the record it fails where that does not know it: else all is done, for minutes.
+    """
+    known = set(PASSED.split())
+    if path := os.environ.get(RECORD):
+        with open(path, "a") as asked:
+            print(hashed(tools), found, file=asked)
+        return found in known
+    if found not in known and hashed(tools) in known:
+        pytest.fail("it moved; type: python -m tests.submissions.test_cuda_ladders")
     day = datetime.date.today().toordinal() if day is None else day
-    return (int(found, 16) + day) % DAYS != 0 and found in COMPILED.split()
+    return (int(found, 16) + day) % DAYS != 0 and found in known
+
+
+def compiled_before(*asked: str) -> bool:
+    """Whether the compilers read and said the same before."""
+    return spared(digest(*asked), compilers())
 
 
 @functools.cache
@@ -316,23 +350,18 @@ def test_an_extension_is_compiled_again_by_its_own_lines(tmp_path, monkeypatch):
     assert len(set(found)) == 3
 
 
-@needs_nvcc
-def test_the_record_knows_these_files():
-    """Else every run compiles for minutes, and nobody is told."""
-    if hashed(compilers()) != COMPILERS:
-        pytest.skip("other compilers than those of the record: all is compiled")
-    unknown = [each for each in everything() if digest(*each) not in COMPILED.split()]
-    assert not unknown, "type: python -m tests.submissions.test_cuda_ladders"
-
-
-@needs_nvcc
-def test_what_has_no_record_or_is_due_is_compiled(monkeypatch):
-    asked = "cuda_hopper", "steps/01_wgmma.cu", "sm_90a"
-    found = digest(*asked)
-    monkeypatch.setattr(f"{__name__}.digest", lambda *_: found)
-    for record, spared in ((found, DAYS - 1), ("", 0)):
-        monkeypatch.setattr(f"{__name__}.COMPILED", record)
-        assert sum(compiled_before(*asked, day) for day in range(DAYS)) == spared
+def test_what_has_no_record_or_is_due_is_done(monkeypatch, tmp_path):
+    found = hashed("kernel")
+    monkeypatch.delenv(RECORD, raising=False)
+    for record, times in ((found, DAYS - 1), ("", 0), (hashed("tools") + " " + found, DAYS - 1)):
+        monkeypatch.setattr(f"{__name__}.PASSED", record)
+        assert sum(spared(found, "tools", day) for day in range(DAYS)) == times
+    with pytest.raises(pytest.fail.Exception, match="python -m tests"):
+        spared(hashed("moved"), "tools")
+    monkeypatch.setenv(RECORD, str(tmp_path / "asked"))
+    assert [spared(each, "tools") for each in (found, hashed("moved"))] == [True, False]
+    asked = f"{hashed('tools')} {found}\n{hashed('tools')} {hashed('moved')}\n"
+    assert (tmp_path / "asked").read_text() == asked
 
 
 @pytest.mark.gpu
@@ -494,29 +523,17 @@ def test_the_lab_s_backward_computes_the_gradients(tmp_path, headdim, seqlen, ca
     assert scope["smem_bytes"](headdim) == int(done.stderr)  # sizeof(Shared)
 
 
-def everything() -> list[tuple[str, str, str]]:
-    """What the tests here compile."""
-    entries = (each.values for each in cuda_submissions())
-    whole = [(folder.name, manifest["entry"], arch) for folder, manifest, arch in entries]
-    return [(name, rung, "sm_90a") for name, rung in RUNGS] + whole
+ASKING = "compiles or mistake or fits_the or scores_run or lse_costs or tightest_tiles"
 
 
 def write_record() -> None:
-    """Compile what the record does not know, and keep the digests of what passes in this file."""
-    known = set(COMPILED.split()) if hashed(compilers()) == COMPILERS else set()
-    whole = {(v[0].name, v[1]["entry"], v[2]): v for v in (e.values for e in cuda_submissions())}
-    for each in everything():
-        if digest(*each) in known:
-            continue
-        if each in whole:
-            with tempfile.TemporaryDirectory() as scratch:
-                compile_whole(*whole[each], Path(scratch))
-        else:
-            assert unexpected_spills(*each[:2]) == {}, each
-    words = textwrap.fill(" ".join(digest(*each) for each in everything()), 99)
-    path, of = Path(__file__), 'COMPILERS = "{}"'
-    text = path.read_text().replace(of.format(COMPILERS), of.format(hashed(compilers())), 1)
-    path.write_text(text.replace(COMPILED, f"{words}\n", 1))
+    """Run the tests that ask `spared`, and keep the digests that they ask for, if all pass."""
+    with tempfile.TemporaryDirectory() as scratch:
+        asked, path = Path(scratch) / "asked", Path(__file__)
+        command = [sys.executable, "-m", "pytest", "-q", str(HERE), "-k", ASKING]
+        subprocess.run(command, env={**os.environ, RECORD: str(asked)}, check=True)
+        words = textwrap.fill(" ".join(dict.fromkeys(asked.read_text().split())), 99)
+        path.write_text(path.read_text().replace(PASSED, f"{words}\n", 1))
 
 
 if __name__ == "__main__":

@@ -18,6 +18,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.submissions.test_cuda_ladders import hashed, spared
+
 HERE = Path(__file__).resolve().parent
 FOLDER = HERE.parents[2] / "submissions" / "cuda_hopper_backward"
 KINDS = {"three.cu": "ITEMS", "passes.cu": "PASSES", "wide.cu": "WIDE", "packed.cu": "PACKED"}
@@ -180,6 +182,22 @@ def some_order_shows(edit, attempt, most: float) -> None:
     except KernelFailed:
         return
     pytest.fail(f"all orders of events gave right gradients, worst error {worst:.1e}")
+
+
+@functools.cache
+def _read(test: str, folder: Path) -> list[tuple[str, bytes]]:
+    files = sorted((Path(test), *HERE.glob("*.*"), *(folder / "kernels").glob("*.*")))
+    return [(path.name, path.read_bytes()) for path in files]
+
+
+@functools.cache
+def _compiler() -> str:
+    return subprocess.run(["g++", "--version"], capture_output=True, text=True, check=True).stdout
+
+
+def shown_before(test: str, mistake: object, folder=FOLDER) -> bool:
+    """Whether `mistake` of the file `test` showed in these very kernels on this very twin."""
+    return spared(hashed(_read(test, folder), mistake), _compiler())
 
 
 def have_compiler() -> bool:
