@@ -28,7 +28,6 @@ from typing import Any
 import pytest
 import yaml
 
-from harness.catalog import compiler_flags
 from harness.catalog.launch_spec import parse_launch
 from harness.schema import Case
 from harness.worker.cuda import launch as cuda_launch
@@ -66,20 +65,20 @@ c5946a6725be0dba225357aae2386e8b 1045a8b48dcbb3014e46963ce87cbc6b f76e8367862981
 6314552eae0836315965957602147737 57f4e991e4ad1f80c99c4602df6d3c81 cc97edfe4405fab176871d942e663296
 cae12c9be74caca82b498e4a385b1a4f 663b137bbf317219881dc4c6f968b6f4 a621ae70c1eb4406e2e04e241a1077d5
 d0e3054c4b33c8d107689ad43bdd81ee e7415d1d8e73cf2e9d44ae5bf1668461 e8bd27d4322075e7b51a7f628ab41ed3
-5ed1307ee9cd4fd54a92c03117a966fa 994403d5ea58e818a754e3bafe0ec2e0 d9e1085261ca0bebfe742c24f315857f
-7ebc919ca65ecb98b4485e1e382d7153 84083542e8f9847d3f0ce2d6df29016b 8e84d033372802eda3e6e5cf120c4e02
-e4ec0be54d81946893533f3803b7f7bd 3749bb3b8011d144a18830c902d64b5c 446603dc68c9745edb961e58e88c9e9d
-5d2f682ecf1482d15d8cb5b839253d32 0c7be170b341e036618bd8617d9a784a 93d0766a1be89089ae1c30a5a0f49a47
-a6fe2803d477a0452087c5a48ff0bda7 01cbc6837bab1fd6dfb8dbe749e63701 866e4356c0f2bfc9ae2d23c5b5b056ac
-1f1551d4e13ab375e5e8c8c06a51c5f2 618bd775ee6d24bf9ce5650b09330ddf 97e211274d89238c59f35825d3ab880a
-d6988bed53fd948ce966c2f40aeb6035 692aab38f9a7f79d44a7577355ba6885 747ebd66722cbc83b97d7dadec8d4808
-f52daf85a545d07e7385cbb22015bd38 050df85d85def98fc7f751fdf9acf050 cae43d68d8e0eae3dc17272a97cd2e21
-05b2b1b406fd69724d9b38b6894f5139 d8db02aec9723fd0e1341fa1ce584e83 838d69ca88fa5d23a65dda4ff9cc83e2
-349682547ab2bc6de6f5cf427b0cb9ab f11ec58b7f67d596a2f4f77fa8a8afa8 947b029b9d2a53d04eb77892bc3025a6
-7625d5d377fbe76c15f266849c8ac7df eb665a99ecaf060dd4d409ac8874948d ffdf30d7a250890b9c0bb2ffbfe25ee7
-3261eadd8e15d4d19ddd552ef80ea01a 2317f36a8898e809b0c953c2bd84a633 0f219f4ee8b4a03b455239d3e6e106cb
-728d52a1ddb6cf5bd90d4a46255da46f 19dca8ce6adb8327fdbead6b6cf62e76 fa2594481d4518359fd84d98a4b992b7
-ae1a2c736d6daea8843b5f0b6ac404cb 6f5ff636716d0da0c6ac0284df334cf2 4b489d0e8a74d9c5d5d9b17acb6c573a
+5ed1307ee9cd4fd54a92c03117a966fa 994403d5ea58e818a754e3bafe0ec2e0 ec92a0a5d1953409d7f98c0e655665e1
+d428c1cfe9a70d0ce81ff376c82f0af5 e2cb6a5a915242ac7698cb4afc51ec08 d58be0a7481491e610981ac3b0919d53
+c2df98609d103ea403e5ee038150c059 ae8f464362937c4ba44f650cfcdc2a36 620af96dfb821aa363938dbf7cfe3cc0
+b7513dc946b7372ab41b180c8fecb1a3 e0882ddbdbff21444f1ed52734c9c605 26026e54da69ad132f1aa8cb0e45c2af
+1c21d8c2fab62151e9aba5b114b66721 acf09ce45e2180253cff5fb150e5e653 a1e0b4950a4788645ce15af81fb24f0b
+02dfb3d5c7d7a5bd66fa85a7bf0bc0a9 6a94ea807f0dca2cd3114bacc981d32b ac2792d3100f8f22328ceaa98763d790
+39cb6b13d66a168a9d62de51843209f2 d499278697c52c3111ae5221c69d5d53 c49a9e36f6c50b3e7d7fcfff8d80a5ea
+c02acae42630f7d6ea0bceea564cf1d5 954c3f894a99c903c6ee447d2cabae7a 288dddad0bbf017c5ae4ddf115155635
+d8b7887d2abc8922d93886218cd53493 69e4a0756e504f0a69559b0de9d81568 2ded03ece2170acc26fa79ec2c367bc6
+c9d1775350411768c630a0065be43ce4 244c1b02fbd897be8324ea3499034ab0 b10b1f2edc23a531e087215c548ac7f6
+83a7a4f09d526b330087303567b13c60 4578dd1fca4511e34c5662d1310b2166 d964408256357c5dfbeaf2208d90e347
+dac8f81d69ff4c0afc2ed99690294d96 24d13b3884c45da512451d27cb51e6ef 33cb27b3d3256ff2a78ab9e495b38f0e
+9a90dac6434906e49a836570b143269c 7f0e6754eb6688c773f00436a30799da 1ddf7f03309298651d5c87df8b416401
+a8b3fdfae4eac5098612b3bbbf774fe9 b970bf109a22bc45e7a97b5dbdb88a49 5c7669df06ec2e4c1de50bbf0974cadc
 c5284bafb189bd66cf05e0fe67e8f529 b32af18d23dc0c1d4307db56880cd326 46486f7a060db58d960ca43740d79ea6
 65c775af7231b2b327b8f640b6c4c94c ca81fea80e1a9f5f0d223ddddd5ee63c b2ed1d7f9fa21e251dcff47d356f0204
 """
@@ -96,7 +95,7 @@ def compilers() -> str:
     return repr((said, [os.environ.get(name) for name in OUTSIDE]))
 
 
-source_of = functools.cache(inspect.getsource)
+source_of, NVCC = functools.cache(inspect.getsource), resources.nvcc
 
 
 def hashed(*told: object) -> str:
@@ -104,15 +103,35 @@ def hashed(*told: object) -> str:
     return hashlib.sha256(repr(told).encode()).hexdigest()[:32]
 
 
+class Asked(Exception):
+    """A command that is not run."""
+
+
+def command_of(*asked: Any) -> list[str]:
+    """The words behind `nvcc` for these arguments of `resources.nvcc`, without the folders of today."""
+
+    def stop(words: list[str], **_: object) -> None:
+        raise Asked(words)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(subprocess, "run", stop)
+        with pytest.raises(Asked) as caught:
+            NVCC(*asked)
+    _, *words = caught.value.args[0]
+    scratch = Path(words[-1]).parent
+    return [word.replace(f"{scratch}", "").replace(f"{SUBMISSIONS}", "") for word in words]
+
+
 def digest(name: str, file: str, arch: str) -> str:
-    """Of what nvcc is asked, of what it reads, of the code that starts it and that judges it."""
+    """Of what nvcc is asked, of what it reads, of the code that judges what it says."""
     folder, launch, asked = SUBMISSIONS / name, _sections(name).get(file), list[object]()
 
     def nvcc(text: str, arch: str, include: Path, flags: Iterable[str], **_: str) -> list[Any]:
         read = {
             str(path.relative_to(folder)): path.read_bytes() for path in included(text, include)
         }
-        asked.append((text.replace(f"{folder}/", ""), arch, tuple(flags), sorted(read.items())))
+        told = text.replace(f"{folder}/", "").replace(resources.AT, "AT")
+        asked.append((told, command_of(text, arch, include, flags), sorted(read.items())))
         return []
 
     with pytest.MonkeyPatch.context() as patch:
@@ -123,7 +142,7 @@ def digest(name: str, file: str, arch: str) -> str:
             path = folder / file
             resources.plain_by_nvcc(resources.Source(path.parent, path.name, launch, arch, folder))
     code = [*map(source_of, DECIDING), resources.SAID, resources.NOTED]
-    return hashed(name, file, Path(file).name in SPILLING_RUNGS, compilers(), asked, code)
+    return hashed(name, file, arch, Path(file).name in SPILLING_RUNGS, compilers(), asked, code)
 
 
 def included(text: str, folder: Path) -> set[Path]:
@@ -303,9 +322,8 @@ def compile_whole(folder, manifest, arch, tmp_path):
 
 
 DECIDING = (
-    *(resources.nvcc, resources.plain_by_nvcc, compiler_flags.placed),
-    *(resources.parse_ptxas, resources.kernels_of, resources.KernelReport.warnings.fget),
-    *(by_nvcc, spills, unexpected_spills, compile_whole),
+    *(resources.plain_by_nvcc, resources.parse_ptxas, resources.kernels_of),
+    *(resources.KernelReport.warnings.fget, by_nvcc, spills, unexpected_spills, compile_whole),
 )
 
 
