@@ -84,15 +84,12 @@ def audited(
     return again, faults
 
 
-def made_again(rows: Mapping[str, Result], asked: Asked) -> dict[str, Result]:
-    """The rows of one case, by entry, from what was measured and asked."""
-    return dict(_each_again(rows, asked))
-
-
-def _each_again(rows: Mapping[str, Result], asked: Asked) -> Iterator[tuple[str, Result]]:
+def made_again(rows: Mapping[str, Result], asked: Asked, only: str = "") -> dict[str, Result]:
+    """The rows of one case, by entry, from what was measured and asked; `only`: one of them."""
     alone = [{name: row} for name, row in rows.items() if row.status in LEFT_THE_RUN]
     together = {name: row for name, row in rows.items() if row.status not in LEFT_THE_RUN}
-    return (pair for each in (together, *alone) if each for pair in _of_run(each, asked))
+    found = (pair for each in (together, *alone) if each for pair in _of_run(each, asked))
+    return dict([next(pair for pair in found if pair[0] == only)] if only else found)
 
 
 def _of_run(rows: Mapping[str, Result], asked: Asked) -> Iterator[tuple[str, Result]]:
@@ -267,7 +264,7 @@ def of_record(row: Result, beside: Mapping[str, Result]) -> list[str]:
     ours = sorted(trusted, key=lambda name: (rows[name].kind is not Kind.BASELINE, name != against))
     asked = Asked(row.case, facts, entrants, headline, next(iter(ours), ""))
     try:
-        again = next(made for name, made in _each_again(rows, asked) if name == row.entry)
+        again = made_again(rows, asked, row.entry)[row.entry]
     except ValueError as error:  # a figure that no row can hold
         return [f"no row can be made of it: {error}"[:300]]
     raw = [s.model_copy(update={"late": False}) for s in rows.get(against, row).samples]
