@@ -153,8 +153,7 @@ def overlapping(
     """Why the calls of a burst are believed to overlap, where the next fills a call's tail; or ''.
 
     It tells by T2 of bursts of one call, whose first calls take longer than others: beyond what
-    those of any of the `trusted` do. Nobody makes T2 shorter than its call, and what disturbs one
-    makes it longer.
+    those of any of the `trusted` do. Nobody makes T2 shorter than its call.
     """
     told = [each for each in trusted if any(s.alone_ms is not None for s in each)]
     if not told or all(s.alone_ms is None for s in samples):
@@ -172,9 +171,15 @@ def overlapping(
 
 
 def _longer_ms(samples: Sequence[Sample], gap_ms: float) -> float:
-    """By how much the shortest call by itself is longer than one of the fastest bursts."""
-    alone = min(sample.alone_ms for sample in samples if sample.alone_ms is not None)
-    return alone - gap_ms - _fastest_ms(samples)
+    """By how much a call by itself is longer than one of the fastest bursts.
+
+    The median: one rough call hides no overlap; of those that may wait for their host the least.
+    """
+    alone, fast = (
+        sorted(s.alone_ms for s in samples if s.alone_ms is not None),
+        _fastest_ms(samples),
+    )
+    return alone[(len(alone) - 1) // 2 if fast < gate_delay_ms(1) else 0] - gap_ms - fast
 
 
 def _fastest_ms(samples: Sequence[Sample]) -> float:

@@ -361,6 +361,27 @@ def test_the_error_of_a_call_by_itself_counts(
     assert known.likeness == {"sdpa": 1.0}
 
 
+@pytest.mark.parametrize("name", ["mine", "base"])
+def test_calls_by_themselves_are_held_beside_libraries(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """A library's there hid that one's own kernel overlapped in bursts, whose class it kept."""
+    compared: dict[int, bool] = {}
+
+    def run_burst(state: State, name: str, asked: Question, _: float, how: Any) -> BurstReport:
+        compared[asked.calls] = how.compare
+        found = {"likeness": {"flash": 1.0}} if how.compare and asked.calls == 1 else {}
+        return bench.run_burst(state, name).model_copy(update=found)
+
+    monkeypatch.setattr(timing, "run_burst", run_burst)
+    monkeypatch.setattr(timing, "to_compare", lambda *_: False)
+    bench.calls_ms = (0.5, 0.5)
+    timing.run_block(bench.state, CASE, Block(Probe(CASE), (name,), 0, alone=True))
+    assert compared == {2: False, 1: name == "mine"}
+    found = bench.state.record(name, CASE).likeness
+    assert found == ({"flash": 1.0} if name == "mine" else {})
+
+
 def test_who_fails_in_a_call_by_itself_has_failed(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

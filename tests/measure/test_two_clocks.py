@@ -408,6 +408,18 @@ def test_who_overlaps_in_some_bursts_only_is_seen_or_wins_nothing() -> None:
         assert overlapping(mine, [base], GPU_TOLERANCE) or ratio.value < 1.02
 
 
+@pytest.mark.parametrize(("short", "refused"), [(0, True), (1, True), (2, True), (3, False)])
+def test_the_one_call_by_itself_that_is_short_hides_no_overlap(short: int, refused: bool) -> None:
+    """Block 0's was never of odd values: there alone a rough call was safe, and the least counted."""
+    samples = [Sample(block=n, calls_ms=(CALL_MS,) * 4, t2_ms=4.3) for n in range(9)]
+    told = [CALL_MS + 0.3] * short + [CALL_MS + 0.4] * (5 - short)
+    mine = [
+        s.model_copy(update={"alone_ms": told[n] if n < 5 else None}) for n, s in enumerate(samples)
+    ]
+    control = [s.model_copy(update={"alone_ms": CALL_MS + 0.3}) for s in samples]
+    assert bool(overlapping(mine, [control], GPU_TOLERANCE)) is refused
+
+
 @pytest.mark.parametrize(("call_ms", "alone_ms"), [(11.9, 12.2), (13.3, 17.0), (23.4, 25.6)])
 def test_a_call_longer_than_the_gate_may_take_its_host_s_time(
     call_ms: float, alone_ms: float
