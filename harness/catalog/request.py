@@ -65,18 +65,22 @@ class Request:
         """The same once headline and control are read that are not among the entrants."""
         lacking = {self.baseline, self.control} - {entrant.name for entrant in self.entrants}
         folder, problem = self.root / "baselines", get_problem(self.suite.problem)
-        found = []
-        for name in sorted(lacking):
-            if not (place := is_name(name) and place_of(name, folder)):
-                hint = did_you_mean(Path(name).name, known_names(folder)) or "run.py list baselines"
-                raise UsageError(f"--against {shown(name)}: no name of a baseline", hint)
-            found.append(load_entrant(place, Kind.BASELINE, problem, folder))
+        places = (place_of_baseline(name, folder) for name in sorted(lacking))
+        found = (load_entrant(place, Kind.BASELINE, problem, folder) for place in places)
         return replace(self, trusted=tuple(found)).whole()
 
     def without(self, entrant: str, cases: Sequence[str]) -> "Request":
         """The same for everybody but `entrant`, on `cases` only."""
         others = tuple(each for each in self.entrants if each.name != entrant)
         return replace(self, entrants=others, cases=tuple(cases))
+
+
+def place_of_baseline(name: str, folder: Path) -> Path:
+    """Where it lies below `folder` or comes along; UsageError for any other place, also a path."""
+    if not (place := is_name(name) and place_of(name, folder)):
+        hint = did_you_mean(Path(name).name, known_names(folder)) or "run.py list baselines"
+        raise UsageError(f"--against {shown(name)}: no name of a baseline", hint)
+    return place
 
 
 def reserved(root: Path) -> set[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import shutil
 import zlib
 from pathlib import Path
 
@@ -242,6 +243,36 @@ def test_it_is_measured_as_its_suite_measures() -> None:
     assert verify._suite(changed, "sdpa_cudnn", 7).cases == suite.cases
     gone = [r.model_copy(update={"suite": "no_such_suite"}) for r in old]
     assert verify._suite(gone, "sdpa_cudnn", 7).name == "no_such_suite"
+
+
+def test_a_line_chooses_no_suite_of_its_writer_s(
+    tmp_path: Path, lines: list[Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """His file and his line had the same hash: his limits were the verifier's."""
+    monkeypatch.chdir(tmp_path)
+    text = (ROOT / "configs" / "smoke.yaml").read_text(encoding="utf-8")
+    Path("odd.yaml").write_text(f"{text}sustained_s: 60\n", encoding="utf-8")
+    told = {"suite": "odd.yaml", "suite_sha256": load_suite("odd.yaml", tmp_path).sha256}
+    mine = [each.model_copy(update=told) for each in lines if each.entry == "mine"]
+    assert verify._suite(mine, "sdpa_cudnn", 7).sustained_s == 0
+
+
+@pytest.mark.parametrize("kind", [Kind.SUBMISSION, Kind.BASELINE])
+def test_a_line_makes_nobody_a_baseline(
+    tmp_path: Path, lines: list[Result], monkeypatch: pytest.MonkeyPatch, kind: Kind
+) -> None:
+    """Calls that overlap came out SAME: nobody asks a trusted one."""
+    shutil.copytree(ROOT / "submissions" / "triton_template", tmp_path / "evil")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(verify, "obstacle", lambda *_: "")
+    monkeypatch.setattr("harness.engine.session.execute", lambda *_: pytest.fail("it ran"))
+    (old,) = [each for each in lines if each.entry == "mine"][:1]
+    assert old.speedup
+    against = old.speedup.model_copy(update={"against": "evil"})
+    told = {"entry": "evil", "kind": kind} if kind is Kind.BASELINE else {"speedup": against}
+    args = main.parse_args(["verify", "evil"])
+    with pytest.raises(UsageError, match="no name of a baseline"):
+        verify._measure_again(args, [old.model_copy(update=told)])
 
 
 def test_it_is_measured_again_behind_the_walls_of_any_run(

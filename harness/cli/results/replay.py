@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from harness.board import query, record
 from harness.board.record import Head
 from harness.board.render.text import error_map, printed, sanitize
-from harness.catalog.request import Request, resolve
+from harness.catalog.request import Request, place_of_baseline, resolve
 from harness.catalog.suites import load_suite
 from harness.cli.run_options import must_fit
 from harness.errors import Exit, SubmissionError, UnavailableError, UsageError, did_you_mean
@@ -124,8 +124,10 @@ def request_of(old: Result, found: Mismatch, source: str | None) -> Request:
         )
     suite = _suite(old, found)
     must_fit(suite, machine)
-    names = [source or old.entry]
-    mine, theirs = (names, []) if old.kind is Kind.SUBMISSION else ([], names)
+    mine, theirs = [source or old.entry], list[str]()
+    if old.kind is Kind.BASELINE:
+        theirs = [source or str(place_of_baseline(old.entry, base() / "baselines"))]
+        mine = []
     try:
         level = enter.usual_level()
         return resolve(mine, theirs, suite, machine, suite.against, base(), level)

@@ -21,10 +21,10 @@ from harness.board.rank import interval_of
 from harness.board.record import newest
 from harness.board.render.text import sanitize, times
 from harness.catalog.entrants import places
-from harness.catalog.suites import load_suite
+from harness.catalog.suites import known_suites, load_suite
 from harness.cli.arguments import whole
 from harness.cli.results.compare import _named, percent
-from harness.errors import Exit, SuiteError, UnavailableError, UsageError, typed
+from harness.errors import Exit, UnavailableError, UsageError, typed
 from harness.measure import stats
 from harness.measure.audit import missing_beside, not_made_again, of_record
 from harness.measure.stats import Interval
@@ -158,7 +158,7 @@ def obstacle(old: Sequence[Result], machine: Machine, home: Path) -> str:
 
 
 def _measure_again(args: argparse.Namespace, old: Sequence[Result]) -> Verdict:
-    from harness.catalog.request import resolve
+    from harness.catalog.request import place_of_baseline, resolve
     from harness.cli.terminal import Terminal
     from harness.engine.session import execute
     from harness.measure.machine import inspect_machine
@@ -171,7 +171,8 @@ def _measure_again(args: argparse.Namespace, old: Sequence[Result]) -> Verdict:
     against = first.speedup.against
     suite = _suite(old, against, args.blocks)
     submissions = [first.entry] if first.kind is Kind.SUBMISSION else []
-    baselines = list(dict.fromkeys([against, *([] if submissions else [first.entry])]))
+    named = dict.fromkeys([against, *([] if submissions else [first.entry])])
+    baselines = [str(place_of_baseline(name, base() / "baselines")) for name in named]
     level = usual_level()  # a stranger's entry is measured again behind the same walls
     request = resolve(submissions, baselines, suite, machine, against, base(), level)
     if all(one.source_sha256 != first.source_sha256 for one in request.entrants):
@@ -187,10 +188,8 @@ def _measure_again(args: argparse.Namespace, old: Sequence[Result]) -> Verdict:
 def _suite(old: Sequence[Result], against: str, blocks: int) -> Suite:
     """The cases of the record as the suite of that name measures them, if it is the same."""
     asked = {"cases": tuple(r.case for r in old), "against": against, "blocks": blocks}
-    try:
-        suite = load_suite(old[0].suite, base() / "configs")
-    except SuiteError:
-        suite = None
+    file = known_suites(base() / "configs").get(old[0].suite)  # a path is whoever wrote the line's
+    suite = load_suite(str(file), base() / "configs") if file else None
     if suite is None or suite.sha256 != old[0].suite_sha256:
         return Suite.model_validate(asked | {"name": old[0].suite})
     return suite.model_copy(update=asked | {"hidden": 0})
