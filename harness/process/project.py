@@ -26,7 +26,8 @@ def find(start: Path | None = None) -> Path | None:
 
     It is what ATTNBOARD_ROOT or --root says, else the nearest marked folder at or above `start`
     (the current folder) that neither is nor lies in a submission, whose author would choose suite
-    and baseline, else the checkout that this is. Raises UsageError where what is asked for is none.
+    and baseline, else the nearest that is none, else the checkout that this is. Raises UsageError
+    where what is asked for is none.
     """
     if asked := os.environ.get(VARIABLE, ""):
         folder = Path(os.path.realpath(asked))  # Path.resolve raises at a link to itself
@@ -37,9 +38,9 @@ def find(start: Path | None = None) -> Path | None:
             raise UsageError(said, hint)
         return folder
     here = (start or Path.cwd()).resolve()
-    marked = filter(is_project, (here, *here.parents))
-    own = (at for at in marked if not any(map(is_submission, (at, *at.parents))))
-    return next(own, HOME if is_project(HOME) else None)
+    marked = [at for at in (here, *here.parents) if is_project(at) and not is_submission(at)]
+    own = (at for at in marked if not any(map(is_submission, at.parents)))
+    return next(iter((*own, *marked, *filter(is_project, (HOME,)))), None)
 
 
 def root() -> Path:

@@ -275,6 +275,19 @@ def test_a_line_makes_nobody_a_baseline(
         verify._measure_again(args, [old.model_copy(update=told)])
 
 
+def test_a_line_of_all_has_nobody_measured(
+    lines: list[Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is a name; whose bytes the baseline has had all submissions of the checkout measured."""
+    monkeypatch.setattr(verify, "obstacle", lambda *_: "")
+    monkeypatch.setattr("harness.engine.session.execute", lambda *_: pytest.fail("it ran"))
+    found = find_entrants(["sdpa_cudnn"], ROOT / "baselines", Kind.BASELINE, FORWARD)
+    told = {"entry": "all", "source_sha256": found[0].source_sha256}
+    args = main.parse_args(["verify", "all"])
+    (old,) = [each for each in lines if each.entry == "mine"][:1]
+    assert verify._measure_again(args, [old.model_copy(update=told)]).word == "CANNOT"
+
+
 def test_it_is_measured_again_behind_the_walls_of_any_run(
     tmp_path: Path, lines: list[Result], monkeypatch: pytest.MonkeyPatch
 ) -> None:

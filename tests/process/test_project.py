@@ -79,6 +79,12 @@ def test_a_submission_is_nobodys_root(mine: Path, file: str) -> None:
     assert project.find(theirs / "kernels" / "deep") == mine
 
 
+def test_a_file_of_somebody_s_above_turns_no_project_off(mine: Path) -> None:
+    """Whatever is unpacked in a home may bring a manifest.yaml."""
+    (mine.parent / "submission.py").touch()
+    assert project.find(mine / "configs") == mine
+
+
 def test_a_folder_of_the_marks_name_marks_nothing(tmp_path: Path, installed: Path) -> None:
     (tmp_path / MARK).mkdir()
     assert project.find(tmp_path) is None

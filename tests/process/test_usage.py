@@ -447,9 +447,30 @@ def test_the_program_of_a_process_is_counted_when_nothing_of_it_is_mapped(
             usage, "_links_of", lambda pid, kind: () if kind == "map_files" else real(pid, kind)
         )
         held.count([program, pid])
-        size = Path(f"/proc/{program}/exe").stat().st_blocks * 512
+        kept = [Path(f"/proc/{program}", kind).stat() for kind in ("exe", "cwd")]
+        size = sum(each.st_blocks * 512 for each in kept if not each.st_nlink)
         os.kill(program, signal.SIGKILL)
     assert held.bytes == {tmp_path: size}
+
+
+STANDS_WHERE_NO_NAME_LEADS = """
+import os, sys, time
+os.chdir(sys.argv[1]); os.mkdir("d"); os.chdir("d")
+names = [f"{n:0250}" for n in range(500)]
+for name in names: open(name, "w").close()
+for name in names: os.unlink(name)
+os.rmdir("../d")
+print(flush=True); time.sleep(60)
+"""
+
+
+def test_a_folder_without_a_name_in_which_somebody_stands_is_counted(tmp_path: Path) -> None:
+    """It keeps the blocks that its names took: 503 MiB where 205 were allowed."""
+    with counted(STANDS_WHERE_NO_NAME_LEADS, tmp_path) as (pid, held):
+        size = Path(f"/proc/{pid}/cwd").stat().st_blocks * 512
+        if not size:
+            pytest.skip("no folder of this file system takes blocks")
+        assert held.bytes == {tmp_path: size}
 
 
 HOLDS_MUCH_IN_MANY_THREADS = """

@@ -130,10 +130,13 @@ def request_of(old: Result, found: Mismatch, source: str | None) -> Request:
         mine = []
     try:
         level = enter.usual_level()
-        return resolve(mine, theirs, suite, machine, suite.against, base(), level)
+        request = resolve(mine, theirs, suite, machine, suite.against, base(), level)
     except SubmissionError as cause:
         hint = cause.hint if source else f"{cause.hint}; or -s PATH, where its source lies"
         raise type(cause)(cause.message, hint) from None
+    if len(request.entrants) != 1:
+        raise UsageError(f"'{old.entry}' names several", "-s PATH, where its source lies")
+    return request
 
 
 def ask(

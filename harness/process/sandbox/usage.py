@@ -333,7 +333,7 @@ def hides_its_files(pid: int) -> bool:
 
 
 def _followed(
-    pids: Iterable[int], kinds: Sequence[str] = ("exe", "map_files", "fd")
+    pids: Iterable[int], kinds: Sequence[str] = ("exe", "cwd", "map_files", "fd")
 ) -> Iterator[tuple[str, str]]:
     """(link, where it leads) of what they have open, and mapped, which only root may ask, and run.
 
@@ -358,14 +358,17 @@ def _followed(
 def _links_of(pid: int, kind: str) -> Iterator[str]:
     """Links of /proc to what a process has open or mapped, or runs, which may be mapped no more.
 
-    All of its threads share these, of which one that has ended tells nothing.
+    All of its threads share these, of which one that has ended tells nothing; each has a current
+    folder, whose blocks stay when it has no name.
     """
     for thread in _threads_of(pid):
         place = f"/proc/{thread}/{kind}"
         with contextlib.suppress(OSError):
-            if kind == "exe":
+            if kind in {"exe", "cwd"}:
                 os.stat(place)  # noqa: PTH116 - its path may be longer than any can be read
                 yield place
+                if kind == "cwd":
+                    continue
                 break
             if names := os.listdir(place):  # noqa: PTH208 - there may be 200,000
                 yield from (f"{place}/{name}" for name in names)
