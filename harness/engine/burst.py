@@ -245,7 +245,6 @@ def _attached(state: State, worker: WorkerProcess) -> bool:
     first, pids = worker.starts <= 1, worker.pids()
     late = failure and failure.status is Status.TIMED_OUT
     lacked = late and usage.starved_s(pids) > usage.STARVED_SHARE * import_s
-    lacked = lacked and sum(usage.cpu_ns(pids).values()) < import_s * 1e9  # or its own took them
     full = failure and failure.status is Status.OUT_OF_MEMORY and not worker.ended_for
     if (lacked or full) and state.loads_again:
         worker.leave(state.judge, state.clean_up)  # once more, while all others that load, and had
