@@ -6,6 +6,7 @@ import json
 import math
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -332,6 +333,10 @@ def test_a_replay_is_told_where_source_and_records_lie(
     usual, own = ROOT / "results", tmp_path / "res"
     assert replay_flags(request, usual) == {"bare": " -s 'my folder/bare.py'", known.name: ""}
     assert replay_flags(request, own)[known.name] == " --results res"
+    (tmp_path / "my folder" / "manifest.yaml").symlink_to(
+        "x" * 300
+    )  # a stranger's: no fault of all
+    assert replay_flags(request, usual) == {"bare": " -s 'my folder/bare.py'", known.name: ""}
 
 
 def test_what_a_check_found_can_be_asked_again(tmp_path: Path) -> None:
@@ -395,3 +400,20 @@ def test_every_burst_that_runs_ask_can_be_asked_again(suite: str) -> None:
             wrong = mismatch().model_copy(update={"draw": drawn, "call": 0})
             (again,) = replay._suite(old, wrong).cases
             assert replay._probe(again, problem.gives_lse, old, wrong).kwargs == probe.kwargs
+
+
+def test_whom_an_error_kept_from_being_asked_has_not_passed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    suite, problem = load_suite("smoke", ROOT / "configs"), get_problem("attention_forward")
+    mine = load_entrant(ROOT / "submissions" / "triton_template", Kind.SUBMISSION, problem)
+    store = Checked(Request(suite, inspect_machine(), (mine,), "sdpa", cache=tmp_path))
+    notes = MagicMock()
+    try:
+        raise OSError("before anybody was asked")
+    except OSError:
+        store.rank_into(None, notes)
+    store.print_json()
+    assert capsys.readouterr().out.count('"INTERRUPTED"') == len(suite.cases)
+    assert "0 of" in notes.note.call_args.args[0]
+    assert store.exit_code() != 0

@@ -39,6 +39,7 @@ class Checked:
         names = [e.name for e in request.entrants if e.kind is Kind.SUBMISSION]
         self._open = [(name, case.name) for name in names for case in request.asked.cases]
         self._failed: dict[tuple[str, str], Result] = {}
+        self._others = (Status.PASSED, "")  # what became of them
         self.results_dir = request.cache / "checks"
 
     def save(self, result: Result) -> None:
@@ -53,21 +54,23 @@ class Checked:
                     by_run[run].unlink(missing_ok=True)
 
     def rank_into(self, leaderboard: Path | None, view: View) -> None:
-        """Say how many passed, where a Store writes the board."""
-        passed = len(self._open) - len(self._failed)
+        """Say how many passed, where a Store writes the board; none where an error ended it."""
+        if sys.exc_info()[0]:
+            self._others = Status.INTERRUPTED, "the run ended before it was known"
+        passed = 0 if sys.exc_info()[0] else len(self._open) - len(self._failed)
         view.note(f"checked: {passed} of {len(self._open)} passed; nobody was timed or recorded")
 
     def exit_code(self, refused: Sequence[str] = ()) -> int:
         """As of a run."""
         found = [self._failed.get(key) for key in self._open]
-        return code_of({row.status if row else Status.PASSED for row in found}, refused)
+        return code_of({row.status if row else self._others[0] for row in found}, refused)
 
     def print_json(self, refused: Sequence[str] = ()) -> None:
         """Print the one document that --json asks for."""
         rows = []
         for entry, config in self._open:
             told = self._failed.get((entry, config))
-            status, reason = (told.status, told.reason) if told else (Status.PASSED, "")
+            status, reason = (told.status, told.reason) if told else self._others
             rows += [{"entry": entry, "config": config, "status": status.value, "reason": reason}]
         print(run_document("checks", rows, refused), flush=True)
 

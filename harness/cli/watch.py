@@ -104,7 +104,7 @@ class Watch:
         """What the source hash of `place` covers, and the descriptions that it is read with."""
         folder = place if place.is_dir() else place.parent
         above = [folder.parent / "manifest.yaml"] if folder.name == "steps" else []
-        if place.is_dir() or (folder / "manifest.yaml").exists():
+        if place.is_dir() or os.path.exists(folder / "manifest.yaml"):
             return [*_below(folder), *above]
         if place.suffix != ".cu":
             return [place]
