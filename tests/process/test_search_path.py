@@ -97,6 +97,8 @@ def test_no_other_project_is_opened_nor_what_holds_one(home: Path) -> None:
     assert deny.refusal(home / "lib") == f"it holds {other}"
     assert deny.refusal(inside) == f"it lies in {other}"
     assert not deny.refusal(packages), "as those of a Python that was installed there"
+    (home / "lib" / "loop").symlink_to("loop")
+    assert deny.refusal(home / "lib") == f"it holds {other}", "whatever else is in there"
 
 
 def test_a_link_opens_no_more_than_what_it_points_to(home: Path) -> None:

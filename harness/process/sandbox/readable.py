@@ -129,7 +129,7 @@ class DenyList:
 
     def holds(self, path: Path) -> str:
         """Why not even a compiler's folder is opened: what it is or holds, or whose it is."""
-        around = (os.fspath(path), *_folders_in(path))  # hundreds: no Path of each
+        around = (os.fspath(path), *_within(path))  # hundreds: no Path of each
         projects = [Path(p) for p in around if os.path.isfile(f"{p}/{PROJECT}")]
         if self._is_home(path):
             return f"it is {path}"
@@ -155,9 +155,9 @@ def real(path: str | Path) -> Path:
     return Path(os.path.realpath(path))
 
 
-def _folders_in(folder: Path) -> list[str]:
-    with contextlib.suppress(OSError), os.scandir(folder) as entries:
-        return [entry.path for entry in entries if entry.is_dir()]
+def _within(folder: Path) -> list[str]:
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:  # a link's end may be no file
+        return [entry.path for entry in entries if not entry.is_file(follow_symlinks=False)]
     return []
 
 
