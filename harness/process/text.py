@@ -13,8 +13,8 @@ ESCAPE = re.compile(r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]")
 #: C0, C1, bidi and other unseen characters, private ones, separators of lines that are no "\n".
 UNSEEN = frozenset({"Cc", "Cf", "Co", "Zl", "Zp"})
 #: What a CI runner takes for an order to itself: `::` that begins a line, blanks before it or not,
-#: and `##[` anywhere.
-ORDER = re.compile(r"^([^\S\n]*):(?=:)|#(?=#\[)", re.MULTILINE)
+#: and `##[`, `##vso[` (Azure's) or `##teamcity[` anywhere.
+ORDER = re.compile(r"^([^\S\n]*):(?=:)|#(?=#\w*\[)", re.MULTILINE)
 SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -35,7 +35,7 @@ def shown(text: object, most: int = 4096) -> str:
 
 def dumps(document: object, indent: int | None = None) -> str:
     """What --json prints: JSON, in whose texts no CI runner reads an order."""
-    return json.dumps(document, indent=indent).replace("##[", "#\\u0023[")
+    return re.sub(r"##(?=\w*\[)", r"#\\u0023", json.dumps(document, indent=indent))
 
 
 def run_document(kind: str, rows: Sequence[object], refused: Iterable[str]) -> str:

@@ -249,6 +249,7 @@ def test_no_order_to_a_terminal_or_a_runner_survives(text: str) -> None:
         ("::error file=a:b::boom", "error file=a:b::boom"),
         ("::set-output::x", "set-output::x"),
         ("##[group]x", "[group]x"),
+        ("##vso[task.x]y", "vso[task.x]y"),
         ("std::vector<int>::size()", "std::vector<int>::size()"),
         ("\u202egnp.exe", "gnp.exe"),
     ],

@@ -19,10 +19,10 @@ _ESCAPES = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]P^_X].*?(?:\x07|\x1b\\|$)|\x1b.?|[\x80-\x9f]", re.DOTALL
 )
 _PLAIN = re.compile(r"[A-Za-z0-9_.,()%=/+-]+(?: [A-Za-z0-9_.,()%=/+-]+)*")
-#: `::error file=…::text` and `##[group]` are orders to the runner that reads the log.
+#: `::error file=…::text`, `##[group]`, `##vso[x]` are orders to the runner that reads the log.
 #: A longer row of the same sign is looked at once, and goes as a whole.
 _WORKFLOW = re.compile(
-    r"(?<!:):{2,}(?=[a-z][a-z-]*(?:\s(?:(?!::)[^\n])*)?::)|(?<!#)#{2,}(?=\[)", re.IGNORECASE
+    r"(?<!:):{2,}(?=[a-z][a-z-]*(?:\s(?:(?!::)[^\n])*)?::)|(?<!#)#{2,}(?=\w*\[)", re.IGNORECASE
 )
 MOST_MARKS = 3
 DOUBT = "?"  # behind a place or a figure whose row was not judged
