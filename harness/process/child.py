@@ -171,16 +171,15 @@ class Child:
             self._newest = self._ask_newest()
 
     @contextlib.contextmanager
-    def still(self) -> Iterator[None]:
-        """Meanwhile none of it begins another: who runs is stopped, and goes on."""
-        with self.signalled:
-            if runs := self._paused_ns is None:
-                self._stop()
-            try:
-                yield
-            finally:
-                if runs:
-                    self.resume()
+    def still(self) -> Iterator[bool]:
+        """Meanwhile none of it begins another: who runs is stopped, and goes on; whether so."""
+        with contextlib.ExitStack() as stack:
+            if free := self.signalled.acquire(timeout=WAITING_S):  # locks of a GPU take long
+                stack.callback(self.signalled.release)
+                if self._paused_ns is None:
+                    stack.callback(self.resume)
+                    self._stop()
+            yield free
 
     def ran_paused(self) -> str:
         """What it did although it is paused, in words; empty if it did not run, or is not paused.

@@ -12,8 +12,10 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -484,3 +486,16 @@ process_tree.set_undumpable()
 print(open_before, readable())
 """
     assert python(code).stdout.split() == ["1", "0"]
+
+
+def test_who_is_needed_running_is_neither_stopped_nor_waited_for() -> None:
+    """Locks of a GPU took 27 s, in which nobody counted what its processes took."""
+    child = Child.__new__(Child)
+    child.signalled = threading.RLock()
+
+    def look() -> bool:
+        with child.still() as stopped:
+            return stopped
+
+    with ThreadPoolExecutor(1) as pool, child.signalled:
+        assert pool.submit(look).result(timeout=5) is False

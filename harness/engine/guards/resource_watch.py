@@ -149,29 +149,9 @@ class ResourceWatch(threading.Thread):
 
     def hoard(self, worker: WorkerProcess, child: Child) -> tuple[Status, str] | None:
         """The same of what takes its time to list: files, and memory that no process has mapped."""
-        nameless, most = self.nameless[worker.entrant.name], int(self.limits.memory_gib * GIB)
-        try:
-            host = self._host_bytes(child, nameless, most)
-        except usage.Uncounted:
-            return Status.OVER_QUOTA, (
-                "a process of it hides which files it holds open: it runs a program that may not "
-                f"be read, has {usage.LINKS} files open or mapped, they take long to list, or "
-                "processes begin although all are stopped"
-            )
-        if nameless.watches > usage.MOST_WATCHES:
-            return Status.OVER_QUOTA, (
-                "timers and signals that are open files tell too many watches: they interrupt "
-                "others for more than 2 ms, also when it is stopped"
-            )
-        if host > most:
-            return Status.OUT_OF_MEMORY, f"host memory {host / GIB:.1f} GiB, allowed {most / GIB:g}"
-        most = int(self.limits.disk_gib * GIB)
+        nameless = self.nameless[worker.entrant.name]
+        most, memory = int(self.limits.disk_gib * GIB), int(self.limits.memory_gib * GIB)
         for disk in self.disks[worker.entrant.name]:
-            if (held := nameless.bytes.get(disk.folder, 0)) > most:
-                return Status.OVER_QUOTA, (
-                    f"{held / GIB:.1f} GiB in files that it took out of its cache or scratch and "
-                    f"holds open, allowed {most / GIB:g}"
-                )
             disk.look(most, DISK_FILES)
             if disk.bytes == UNCOUNTED:
                 return Status.OVER_QUOTA, (
@@ -183,6 +163,27 @@ class ResourceWatch(threading.Thread):
                     f"{disk.bytes / GIB:.1f} GiB in {disk.files} files of its cache or scratch, "
                     f"allowed {most / GIB:g} GiB in {DISK_FILES}"
                 )
+        try:
+            host = self._host_bytes(child, nameless, memory)
+        except usage.Uncounted:
+            return Status.OVER_QUOTA, (
+                "a process of it hides which files it holds open: it runs a program that may not "
+                f"be read, has {usage.LINKS} files open or mapped, they take long to list, or "
+                "processes begin although all are stopped"
+            )
+        if nameless.watches > usage.MOST_WATCHES:
+            return Status.OVER_QUOTA, (
+                "timers and signals that are open files tell too many watches: they interrupt "
+                "others for more than 2 ms, also when it is stopped"
+            )
+        if host > memory:
+            why = f"host memory {host / GIB:.1f} GiB, allowed {memory / GIB:g}"
+            return Status.OUT_OF_MEMORY, why
+        if (held := max(nameless.bytes.values(), default=0)) > most:
+            return Status.OVER_QUOTA, (
+                f"{held / GIB:.1f} GiB in files that it took out of its cache or scratch and "
+                f"holds open, allowed {most / GIB:g}"
+            )
         return None
 
     @staticmethod
@@ -194,8 +195,6 @@ class ResourceWatch(threading.Thread):
         """
         with contextlib.ExitStack() as stack:
             for again in range(LOOKS):
-                if again == 1:
-                    stack.enter_context(child.still())
                 pids = child.pids()
                 theirs = pids[child.ours :]
                 due = nameless.look(theirs, again > 0)
@@ -203,6 +202,7 @@ class ResourceWatch(threading.Thread):
                     nameless.count(theirs)  # shared, it may be less by now
                     host = usage.host_bytes(pids, most, nameless)
                 alone = len(theirs) < 2 or not child.walled  # nobody else stops all at once
-                if host > most or not due or alone or set(child.pids()) <= set(pids):
+                known = host > most or not due or alone or set(child.pids()) <= set(pids)
+                if known or (not again and not stack.enter_context(child.still())):
                     return host
         raise usage.Uncounted
