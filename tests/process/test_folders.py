@@ -13,7 +13,7 @@ from harness.process.sandbox import cgroup, folders
 from harness.process.sandbox.cgroup import Group, make, parent
 from harness.process.sandbox.folders import remove_tree
 
-MIB = 1 << 20
+MIB, GIB = 1 << 20, 1 << 30
 FILES = [
     "cgroup.procs",
     "cgroup.kill",
@@ -333,3 +333,26 @@ def test_a_disk_is_counted_again_when_it_has_filled_up(
         disk._free = (free.f_bfree * free.f_frsize, free.f_ffree)
         disk.look(1 << 40, 1000)
         assert len(counts) == looked
+
+
+@pytest.mark.parametrize(("field", "step"), [(3, 100 * MIB), (6, 250)])
+def test_at_growth_its_owner_is_stopped_for_a_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, field: int, step: int
+) -> None:
+    """2 GiB of 1 for 8 s: a file that went from folder to folder as a walk came by."""
+    free, asked, grants = list(os.statvfs(tmp_path)), list[int](), True
+    step //= free[1] if field == 3 else 1
+    free[field] = step * 100
+    monkeypatch.setattr(folders.os, "statvfs", lambda _: os.statvfs_result(free))
+    disk = folders.Disk(tmp_path)
+
+    @contextlib.contextmanager
+    def still() -> Iterator[bool]:
+        asked.append(number)
+        yield grants
+
+    for number in range(10):
+        grants = number != 3
+        disk.look(GIB, 1000, still)
+        free[field] -= step * (1 if field == 3 else 4)
+    assert asked == ([3, 4, 7] if field == 3 else [1, 2, 3, 4, 5, 6, 7, 8, 9])

@@ -142,29 +142,25 @@ class ResourceWatch(threading.Thread):
             why = f"GPU memory {device / GIB:.1f} GiB, allowed {most / GIB:g}"
             return Status.OUT_OF_MEMORY, why
         if self.order_is_kept and worker.jail.level and any(map(usage.outlives_us, pids)):
-            return Status.OVER_QUOTA, (
-                "a process of it undid that the kernel ends it first when memory runs out"
-            )
+            return Status.OVER_QUOTA, "it undid that the kernel ends it first when memory runs out"
         return (Status.OVER_QUOTA, child.log.full) if child.log.full else None
 
     def hoard(self, worker: WorkerProcess, child: Child) -> tuple[Status, str] | None:
         """The same of what takes its time to list: files, and memory that no process has mapped."""
         nameless = self.nameless[worker.entrant.name]
-        most, memory = int(self.limits.disk_gib * GIB), int(self.limits.memory_gib * GIB)
+        most, ram = int(self.limits.disk_gib * GIB), int(self.limits.memory_gib * GIB)
         for disk in self.disks[worker.entrant.name]:
-            disk.look(most, DISK_FILES)
+            disk.look(most, DISK_FILES, child.still)
             if disk.bytes == UNCOUNTED:
-                return Status.OVER_QUOTA, (
-                    "a folder of its cache or scratch cannot be counted: not to be listed, or "
-                    "deeper than a path can name"
-                )
+                why = "one of its folders cannot be listed, or is deeper than a path can name"
+                return Status.OVER_QUOTA, why
             if disk.bytes > most or disk.files > DISK_FILES:
                 return Status.OVER_QUOTA, (
                     f"{disk.bytes / GIB:.1f} GiB in {disk.files} files of its cache or scratch, "
                     f"allowed {most / GIB:g} GiB in {DISK_FILES}"
                 )
         try:
-            host = self._host_bytes(child, nameless, memory)
+            host = self._host_bytes(child, nameless, ram)
         except usage.Uncounted:
             return Status.OVER_QUOTA, (
                 "a process of it hides which files it holds open: it runs a program that may not "
@@ -176,14 +172,11 @@ class ResourceWatch(threading.Thread):
                 "timers and signals that are open files tell too many watches: they interrupt "
                 "others for more than 2 ms, also when it is stopped"
             )
-        if host > memory:
-            why = f"host memory {host / GIB:.1f} GiB, allowed {memory / GIB:g}"
-            return Status.OUT_OF_MEMORY, why
+        if host > ram:
+            return Status.OUT_OF_MEMORY, f"host memory {host / GIB:.1f} GiB, allowed {ram / GIB:g}"
         if (held := max(nameless.bytes.values(), default=0)) > most:
-            return Status.OVER_QUOTA, (
-                f"{held / GIB:.1f} GiB in files that it took out of its cache or scratch and "
-                f"holds open, allowed {most / GIB:g}"
-            )
+            why = f"{held / GIB:.1f} GiB of nameless files it holds open, allowed {most / GIB:g}"
+            return Status.OVER_QUOTA, why
         return None
 
     @staticmethod

@@ -7,19 +7,21 @@ folders, never through a path or a link that somebody who still runs could excha
 """
 
 import contextlib
+import operator
 import os
 import secrets
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 DISK_FILES = 100_000  # of one entrant, beside Limits.disk_gib
 UNCOUNTED = 1 << 62  # bytes: more than any limit
-LOOK_AGAIN_BYTES, LOOK_AGAIN_FILES = 32 << 20, 1000  # growth of a disk that is worth a count
+LOOK_AGAIN = LOOK_AGAIN_BYTES, LOOK_AGAIN_FILES = 32 << 20, 1000  # growth of a disk worth a count
 LOOK_AGAIN_S = 10.0  # and without any: a hard link takes neither an inode nor, nearly, a block
 LISTED_S = 2.0  # of our time for a disk, or what is open: a path may be 2,000 folders long
 LONGEST_S = 60.0  # to remove one: somebody may still be writing
+Still = Callable[[], contextlib.AbstractContextManager[bool | None]]  # whether it stopped somebody
 
 
 def remove_tree(top: Path) -> bool:
@@ -39,10 +41,7 @@ def remove_tree(top: Path) -> bool:
                     os.rmdir(name, dir_fd=fd)
                     progress = True
     with contextlib.suppress(OSError):
-        if top.is_symlink():
-            top.unlink()
-        else:
-            top.rmdir()
+        (top.unlink if top.is_symlink() else top.rmdir)()
     return not os.path.lexists(top)
 
 
@@ -83,26 +82,31 @@ class Disk:
     folder: Path
     bytes: int = 0
     files: int = 0
-    _free: tuple[int, int] = field(default=(1 << 62, 1 << 62))
+    _free: tuple[int, ...] = (1 << 62, 1 << 62)
     _counted_s: float = 0.0  # when that was
+    _still: tuple[int, ...] = (0, 0)  # free when its owner was stopped, or later
 
-    def look(self, most_bytes: int, most_files: int) -> None:
-        """Bring `bytes` and `files` up to date, or past one of the bounds."""
+    def look(self, most_bytes: int, most_files: int, still: Still = contextlib.nullcontext) -> None:
+        """Bring `bytes` and `files` up to date, or past a bound; `still` stops its owner."""
         try:
             found = os.statvfs(self.folder)
         except OSError:
             return
         free = (found.f_bfree * found.f_frsize, found.f_ffree)
-        grown = self._free[0] - free[0] >= LOOK_AGAIN_BYTES
-        grown = grown or self._free[1] - free[1] >= LOOK_AGAIN_FILES
-        now_s = time.monotonic()
-        if grown or now_s - self._counted_s > LOOK_AGAIN_S:
+        now_s, self._still = time.monotonic(), tuple(map(max, self._still, free))
+        grown = any(map(operator.ge, map(operator.sub, self._free, free), LOOK_AGAIN))
+        # Stopped, none moves what is to be counted, and calls that wait let go of nameless files.
+        share = (max(LOOK_AGAIN[0], most_bytes // 4), max(LOOK_AGAIN[1], most_files // 4))
+        filled = any(map(operator.ge, map(operator.sub, self._still, free), share))
+        if grown or filled or now_s - self._counted_s > LOOK_AGAIN_S:
             self._counted_s = now_s
-            self.bytes, self.files, whole = counted(self.folder, most_bytes, most_files)
+            with still() if filled else contextlib.nullcontext() as stopped:
+                self.bytes, self.files, whole = counted(self.folder, most_bytes, most_files)
+            self._still = free if stopped else self._still
             # Again at the next look if it moved: its owner is stopped in the turns of others.
             self._free = free if whole else (1 << 62, 1 << 62)
         # What was free since the last count: who fills it, lets go and fills it again is counted.
-        self._free = (max(self._free[0], free[0]), max(self._free[1], free[1]))
+        self._free = tuple(map(max, self._free, free))
 
 
 def counted(folder: Path, most_bytes: int, most_files: int) -> tuple[int, int, bool]:
