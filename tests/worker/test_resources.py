@@ -178,6 +178,22 @@ def test_by_nvcc_a_kernel_has_its_launch_however_its_name_is_written(tmp_path, m
     assert {each.registers for each in found if "t<" not in each.name} <= set(range(13))
 
 
+def test_by_nvcc_a_kernel_that_cannot_be_told_is_an_error(tmp_path, monkeypatch):
+    """One named with two addresses had no launch, and its promise of blocks was kept unasked."""
+    without = CudaSourceError("UNAVAILABLE", "no NVRTC")
+    monkeypatch.setattr(resources, "compile_source", lambda _: (_ for _ in ()).throw(without))
+    (tmp_path / "k.cu").touch()
+    launch = {
+        "kernels": [{"name": "k<{D}>", "headdims": [64], "grid": [1], "block": [32], "args": []}]
+    }
+    for symbols in ({}, {"k<64>": ""}):
+        monkeypatch.setattr(
+            resources, "plain_by_nvcc", lambda _, s=symbols: (s, [report(name="_Z1k")])
+        )
+        with pytest.raises(CudaSourceError, match="which kernel k<64> is; no NVRTC"):
+            resources.build(tmp_path, "k.cu", launch, tmp_path, ["sm_90a"])
+
+
 @needs_nvcc
 def test_a_flag_that_no_program_takes_is_told(tmp_path):
     (tmp_path / "k.cu").write_text(f"// build: -DX={'1' * 200_000}\n")

@@ -260,13 +260,16 @@ def _compile_plain(source: Source) -> tuple[dict[str, str], list[KernelReport]]:
     except CudaSourceError as error:
         if error.status != "UNAVAILABLE":
             raise
-    else:
-        each = (
-            parse_ptxas(p.log, kernels_of(p.cubin.read_bytes()), source.arch)
-            for p in compiled.programs
-        )
-        return compiled.symbols, list({r.name: r for some in each for r in some}.values())
-    return plain_by_nvcc(source)
+        symbols, reports = plain_by_nvcc(source)
+        for name, _, _ in instances(source.launch):
+            if not symbols.get(name):
+                said = f"nvcc does not tell which kernel {name} is; {error.message}"
+                raise CudaSourceError(error.status, said) from None
+        return symbols, reports
+    each = (
+        parse_ptxas(p.log, kernels_of(p.cubin.read_bytes()), source.arch) for p in compiled.programs
+    )
+    return compiled.symbols, list({r.name: r for some in each for r in some}.values())
 
 
 def plain_by_nvcc(source: Source) -> tuple[dict[str, str], list[KernelReport]]:
