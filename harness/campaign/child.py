@@ -84,7 +84,7 @@ def main() -> int:
         events = EventWriter(out)
         try:
             unit = read_unit(args.unit)
-            os.nice(19 if unit.task == "build" else 0)  # the least: others are timed meanwhile
+            os.nice(19 if unit.task == "build" else 0)  # the least in its autogroup
             return carry_out(unit, args.gpu, events)
         except (KeyboardInterrupt, BrokenPipeError):  # or nobody listens any more
             return Exit.INTERRUPTED
