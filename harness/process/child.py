@@ -102,6 +102,7 @@ class Child:
             self._held.enter_context(locked(jail.cache, os.O_DIRECTORY, fcntl.LOCK_SH))
         self._paused_ns: dict[int, int] | None = None  # pid → its CPU time when all had stopped
         self.signalled = threading.RLock()  # who stops it and lets it go on, or needs it running
+        self.on_turn = False  # and is stopped by nobody but who ends it
         self._newest = b""  # process of its namespaces then
         self._one = threading.Lock()  # who signals it, looks at it, or waits for it
         self._code: int | None = None
@@ -147,6 +148,7 @@ class Child:
     def pause(self) -> None:
         """Stop every thread of it: nothing computes while others are on the clock."""
         with self.signalled:
+            self.on_turn = False
             self._stop()
             if self.group:  # behind the signal: the first process is in it too
                 self.group.freeze(True)
@@ -174,12 +176,12 @@ class Child:
     def still(self) -> Iterator[bool]:
         """Meanwhile none of it begins another: who runs is stopped, and goes on; whether so."""
         with contextlib.ExitStack() as stack:
-            if free := self.signalled.acquire(timeout=WAITING_S):  # locks of a GPU take long
+            if got := self.signalled.acquire(timeout=WAITING_S):  # locks of a GPU take long
                 stack.callback(self.signalled.release)
-                if self._paused_ns is None:
+                if self._paused_ns is None and not self.on_turn:
                     stack.callback(self.resume)
                     self._stop()
-            yield free
+            yield got and not self.on_turn
 
     def ran_paused(self) -> str:
         """What it did although it is paused, in words; empty if it did not run, or is not paused.

@@ -491,7 +491,7 @@ print(open_before, readable())
 def test_who_is_needed_running_is_neither_stopped_nor_waited_for() -> None:
     """Locks of a GPU took 27 s, in which nobody counted what its processes took."""
     child = Child.__new__(Child)
-    child.signalled = threading.RLock()
+    child.signalled, child.on_turn = threading.RLock(), False
 
     def look() -> bool:
         with child.still() as stopped:
@@ -499,3 +499,12 @@ def test_who_is_needed_running_is_neither_stopped_nor_waited_for() -> None:
 
     with ThreadPoolExecutor(1) as pool, child.signalled:
         assert pool.submit(look).result(timeout=5) is False
+
+
+def test_who_is_on_turn_is_not_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rival that filled the disk had an honest worker stopped in its burst, and its lock late."""
+    child = Child.__new__(Child)
+    child.signalled, child._paused_ns, child.on_turn = threading.RLock(), None, True
+    monkeypatch.setattr(Child, "_stop", lambda _: pytest.fail("it was stopped"))
+    with child.still() as stopped:
+        assert not stopped

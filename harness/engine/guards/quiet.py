@@ -116,6 +116,7 @@ class Quiet:
         child = worker.child
         unlock = self._checkpoint.unlock if self._checkpoint else lambda pid: True
         with child.signalled:
+            child.on_turn = True  # so the watch does not stop it: its time, and what runs on behind
             child.resume()
             held = {pid: unlock(pid) for pid in worker.held}
         worker.held.clear()
