@@ -6,6 +6,7 @@ every config is listed below the ranked rows with the reason; CPU results are ne
 of a ladder (`NAME/steps/…`) shows how NAME came to be: it has a score and takes no place.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -19,6 +20,8 @@ from harness.measure.stopping import level_of
 from harness.schema import MOST_SLACK_PCT, Kind, Result, Speedup, Status, times_ms
 
 MOST_COLUMNS = 8
+#: So many of a place, its best aside, must be tied with who shares it: the narrowest tell most.
+MOST_PEERS = 7
 #: The baseline everything is a multiple of, where it ran.
 HEADLINE = "sdpa_cudnn"
 
@@ -335,18 +338,21 @@ def _too_loose(line: Head | Result) -> bool:
 
 
 def _ranked(rows: Sequence[Row], configs: Sequence[str], beside: Beside) -> tuple[Row, ...]:
-    """Rows, best first, in groups: each row tied with the best of its group shares its rank."""
-    groups: list[list[Row]] = []
+    """Rows, best first, in groups: a row tied with all of the group before it shares its rank."""
+    groups: list[list[Row]] = [[]]
     for row in rows:
-        if groups and _tied(groups[-1][0], row, configs, beside):
-            groups[-1].append(row)
-        else:
-            groups.append([row])
+        rest = sorted(groups[-1][1:], key=_width)[:MOST_PEERS]
+        if not all(_tied(each, row, configs, beside) for each in groups[-1][:1] + rest):
+            groups.append([])
+        groups[-1].append(row)
     ranked: list[Row] = []
     for group in groups:
-        place = len(ranked) + 1
-        ranked.extend(replace(row, rank=place, tie=len(group) > 1) for row in group)
+        ranked += [replace(row, rank=len(ranked) + 1, tie=len(group) > 1) for row in group]
     return tuple(ranked)
+
+
+def _width(row: Row) -> float:
+    return row.speedup.high / row.speedup.low if row.speedup else math.inf
 
 
 def _tied(a: Row, b: Row, configs: Sequence[str], beside: Beside) -> bool:

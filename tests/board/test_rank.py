@@ -110,6 +110,14 @@ def test_a_chain_of_overlaps_is_not_one_great_tie() -> None:
     assert places(board) == [("a", 1, True), ("b", 1, True), ("c", 3, False)]
 
 
+def test_who_is_too_noisy_to_be_told_apart_lends_its_place_to_nobody() -> None:
+    """One wide interval at the top made the whole board `1=`, whatever the others were apart."""
+    wide = [result("copy", c, speedup=told(1.302).model_copy(update={"low": 0.9})) for c in CASES]
+    results = wide + three("a", 1.3) + three("b", 1.2) + three("c", 1.1)
+    board = only([r.model_copy(update={"run": r.entry}) for r in results])
+    assert places(board) == [("copy", 1, True), ("a", 1, True), ("b", 3, False), ("c", 4, False)]
+
+
 def test_approximate_rows_are_ranked_apart() -> None:
     results = three("exact", 1.1) + three("rough", 2.0)
     results = [
