@@ -73,17 +73,18 @@ def read(
 ) -> tuple[list[Result], list[record.BadLine]]:
     """The results behind some heads, intervals by today's rule; baselines may be any of `among`."""
     results, bad = record.read(chosen)
-    return _by_todays_rule(results, among), bad
+    return anew(results, among), bad
 
 
 def read_newest(lines: Iterable[record.Head]) -> tuple[list[Result], list[record.BadLine]]:
     """The same of what `leaderboard` asks for; a line that is no result hides no older one."""
     among = list(lines)
     results, bad = record.read_chosen(among, record.for_boards)
-    return _by_todays_rule(results, among), bad
+    return anew(results, among), bad
 
 
-def _by_todays_rule(results: Sequence[Result], among: Iterable[record.Head]) -> list[Result]:
+def anew(results: Sequence[Result], among: Iterable[record.Head]) -> list[Result]:
+    """The same, intervals by today's rule from their samples and those of baselines of `among`."""
     old = (r for r in results if r.speedup and r.speedup.rule != stats.INTERVAL_RULE)
     wanted = {(place(r), r.speedup.against) for r in old if r.speedup}
     bases, _ = record.read(h for h in among if (place(h), h.entry) in wanted)

@@ -205,6 +205,27 @@ def test_then_and_today(today: Interval, word: str) -> None:
     assert verify.judge(Interval(1.25, 1.245, 1.255), today, 0.02).word == word
 
 
+def test_no_record_is_so_noisy_that_anything_is_the_same() -> None:
+    """Five slow bursts of 32 cost a value nothing; a record that is 40 % too fast was the same."""
+    then, today = Interval(1.468, 1.038, 1.469), Interval(1.057, 1.056, 1.058)
+    assert verify.judge(then, today, 0.02).word == "SLOWER"
+
+
+def test_what_an_older_rule_tells_is_made_anew_before_it_is_compared(
+    tmp_path: Path, lines: list[Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody had held its interval against anything, and today's was in it."""
+    then: list[Result] = []
+    monkeypatch.setattr(
+        verify, "_measure_again", lambda _, old: then.extend(old) or verify.Verdict("SAME", "")
+    )
+    mine = next(r for r in lines if r.entry == "mine")
+    told = mine.speedup.model_copy(update={"low": 0.01, "high": 100.0, "rule": 1})
+    write(tmp_path, forged(lines, speedup=told))
+    assert call(verify, "verify", tmp_path, "mine") == 0
+    assert [r.speedup for r in then if r.config == mine.config] == [mine.speedup]
+
+
 def test_another_card_alone_is_no_change() -> None:
     then, today = Interval(1.0, 0.999, 1.001), Interval(0.978, 0.977, 0.979)
     assert verify.judge(then, today, 0.02).word == "SLOWER"

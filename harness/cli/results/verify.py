@@ -4,7 +4,7 @@ RESULT is an entry, ENTRY@RUN, or FILE.jsonl:LINE. First the record is audited (
 commitment, figures from samples); then the entry is measured again beside the same baseline and the
 two speed-ups are compared:
 
-    SAME     their quotient holds 1, or is within --tolerance of it
+    SAME     their quotient (then: at most 5 % to each side) holds 1, or is within --tolerance
     FASTER   today it is faster, beyond tolerance and doubt
     SLOWER   today it is slower, beyond tolerance and doubt
     CANNOT   it cannot be measured here again; the reason is told
@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
         if args.json:
             print(dumps(document))
         return Exit.SUBMISSION_FAILED if wrong else Exit.UNAVAILABLE if half else Exit.OK
-    verdict = _measure_again(args, old)
+    verdict = _measure_again(args, query.anew(old, heads))
     if args.json:
         print(dumps(document | {"verdict": verdict.word, "why": verdict.why}))
     say(f"{verdict.word}: {sanitize(verdict.why)}")
@@ -118,9 +118,8 @@ def _line(path: Path, number: str) -> Result:
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}", hint) from None
     except ValueError as error:
-        raise UsageError(
-            f"{path}:{number}: {error}", "python run.py rank names all such lines"
-        ) from None
+        hint = "python run.py rank names all such lines"
+        raise UsageError(f"{path}:{number}: {error}", hint) from None
 
 
 # --------------------------------------------------------------------------- the record and today
@@ -128,7 +127,7 @@ def _line(path: Path, number: str) -> Result:
 
 def judge(old: Interval, new: Interval, tolerance: float, *, one_card: bool = True) -> Verdict:
     """Two speed-ups over the same baseline, one old, one of today, on one card or on two."""
-    change = stats.quotient(new, old)
+    change = stats.quotient(new, stats.standard(old))
     change = change if one_card else stats.across_cards(change)
     words = f"today {times(new)}, then {times(old)}: quotient {times(change)}"
     words += "" if one_card else ", on another card"
@@ -178,9 +177,8 @@ def _measure_again(args: argparse.Namespace, old: Sequence[Result]) -> Verdict:
     sources = {one.name: one.source_sha256 for one in request.entrants}
     many = len(sources) > len(submissions) + len(baselines)  # 'all', a ladder, a folder of some
     if many or sources.get(first.entry) != first.source_sha256:
-        return Verdict(
-            "CANNOT", f"the source has changed since: git log -- submissions/{first.entry}"
-        )
+        why = f"the source has changed since: git log -- submissions/{first.entry}"
+        return Verdict("CANNOT", why)
     fresh: list[Result] = []
     with Terminal(quiet_stdout=args.json) as observer:
         execute(request, fresh.append, observer)
@@ -198,9 +196,8 @@ def _suite(old: Sequence[Result], against: str, blocks: int) -> Suite:
 
 
 def _outcome(old: Sequence[Result], fresh: Sequence[Result], tolerance: float) -> Verdict:
-    failed = [
-        f"{r.config}: {r.status.value} {r.reason}" for r in fresh if r.status is not Status.PASSED
-    ]
+    bad = (r for r in fresh if r.status is not Status.PASSED)
+    failed = [f"{r.config}: {r.status.value} {r.reason}" for r in bad]
     ratios = [interval_of(r.speedup) for r in fresh if r.speedup]
     if failed or len(ratios) != len(old):
         return Verdict("CANNOT", "; ".join(failed) or "no baseline ran beside it today")
