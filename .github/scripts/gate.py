@@ -19,7 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from harness.board import record  # noqa: E402
+from harness.board import query, record  # noqa: E402
 from harness.board.history import words  # noqa: E402
 from harness.board.publish import build  # noqa: E402
 from harness.board.rank import Board, Row, direct, doubtful, unfit  # noqa: E402
@@ -107,7 +107,9 @@ def earlier(results: Path, then: tuple[Board, Row] | None, now: tuple[Board, Row
     board, row = now
     heads, _ = record.heads(results)
     mine = [h for h in heads if h.entry == row.entry and h.config in board.configs]
-    told, _ = record.read(h for h in mine if (h.gpu, h.suite_sha256, h.protocol) == key(board))
+    told, _ = query.read(
+        (h for h in mine if (h.gpu, h.suite_sha256, h.protocol) == key(board)), heads
+    )
     runs = {"": [result for result in then[1].results if stands(result, row)] if then else []}
     for result in told:
         if stands(result, row) and libraries(result) == libraries(row.pick):
@@ -160,7 +162,7 @@ def changed(then: Result | None, now: Result) -> Interval | None:
     if then.speedup.against != now.speedup.against:
         return None
     a, b = (Interval(s.value, s.low, s.high) for s in (now.speedup, then.speedup))
-    ratio = stats.quotient(a, b)
+    ratio = stats.quotient(a, stats.standard(b))
     return ratio if then.machine.uuid == now.machine.uuid else stats.across_cards(ratio)
 
 

@@ -47,6 +47,7 @@ from harness.schema import (
     Telemetry,
 )
 from tests.board.factory import H200, run_of, stretch
+from tests.board.factory import result as row
 
 pytestmark = pytest.mark.usefixtures("intervals_once")
 
@@ -385,6 +386,23 @@ def test_a_slower_card_is_told_and_fails_nothing(hub: Hub) -> None:
     assert code == 0
     assert "another card or beside other libraries, which fails nothing: " in told
     assert "geomean slower by 3" in told
+
+
+def test_a_noisy_record_is_a_standard_all_the_same() -> None:
+    """Slow bursts cost its value nothing, and who came behind it could be 40 % slower."""
+    noisy = Speedup(against="sdpa_cudnn", value=1.428, low=0.784, high=1.431)
+    slower = Speedup(against="sdpa_cudnn", value=1.298, low=1.297, high=1.299)
+    found = GATE.changed(row(speedup=noisy), row(speedup=slower))
+    assert GATE.is_regression(found, 0.01)
+
+
+def test_earlier_records_are_compared_by_todays_rule(tmp_path: Path) -> None:
+    rows = run_of({"mine": 0.9}, configs=("hdim64_seq4k",))
+    (mine,) = (r for r in rows if r.entry == "mine")
+    old = mine.speedup.model_copy(update={"low": 0.5, "rule": 1})
+    record.append(tmp_path, rows[0], mine.model_copy(update={"speedup": old}))
+    now = GATE.find(tmp_path, "mine")
+    assert [r.speedup for run in GATE.earlier(tmp_path, None, now) for r in run] == [mine.speedup]
 
 
 def approximate(result: Result, config: str = "") -> Result:
