@@ -29,7 +29,7 @@ from pydantic import ConfigDict, ValidationError
 
 from harness.errors import StorageError
 from harness.problems import PROBLEMS
-from harness.process.text import plain_text, shown
+from harness.process.text import each_once, plain_text, shown
 from harness.schema import Front, Kind, Result, Slack, Status, is_hidden
 
 #: Keys told first: what `Head` holds.
@@ -255,21 +255,13 @@ def _checked_fields(raw: bytes, before: bytes = b"") -> dict[str, Any]:
     front = body[:cut] if cut > 0 else body
     try:
         try:
-            fields = json.loads(front + b"}", object_pairs_hook=_each_once)
+            fields = json.loads(front + b"}", object_pairs_hook=each_once)
         except json.JSONDecodeError:  # it may stand further down, where keys are free
-            fields = json.loads(body + b"}", object_pairs_hook=_each_once)
+            fields = json.loads(body + b"}", object_pairs_hook=each_once)
     except RecursionError:
         raise ValueError("the line is nested too deeply") from None
     if not isinstance(fields, dict):
         raise ValueError("the line is not a JSON object")  # noqa: TRY004 - bad content
-    return fields
-
-
-def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Of two equal keys a board that reads the front alone takes the one, and JSON the other."""
-    fields = dict(pairs)
-    if len(fields) < len(pairs):
-        raise ValueError("a key is written twice")
     return fields
 
 

@@ -10,7 +10,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from harness.campaign.unit import Unit
 from harness.errors import UnavailableError
 from harness.process.messages import Line, Words
-from harness.process.text import shown
+from harness.process.text import each_once, shown
 from harness.schema import Finite, Frozen, Machine
 
 MOST_LINE_BYTES = 32 << 20  # the longest row has 10,000 blocks
@@ -122,7 +122,8 @@ _LINES: TypeAdapter[Frozen] = TypeAdapter(
 def parse_line(label: str, line: bytes | str) -> Told:
     """One line of a child's stdout; of what is none of `_LINES` the op is `nonsense`."""
     try:
-        return Told(label, _LINES.validate_python(json.loads(line)).model_dump())
+        fields = json.loads(line, object_pairs_hook=each_once)
+        return Told(label, _LINES.validate_python(fields).model_dump())
     except ValidationError as error:
         first = error.errors(include_input=False, include_context=False)[0]
         why = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"

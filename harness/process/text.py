@@ -8,6 +8,7 @@ import re
 import unicodedata
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 ESCAPE = re.compile(r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]")
 #: C0, C1, bidi and other unseen characters, private ones, separators of lines that are no "\n".
@@ -15,6 +16,7 @@ UNSEEN = frozenset({"Cc", "Cf", "Co", "Zl", "Zp"})
 #: What a CI runner takes for an order to itself: `::` that begins a line, blanks before it or not,
 #: and `##[`, `##vso[` (Azure's) or `##teamcity[` anywhere.
 ORDER = re.compile(r"^([^\S\n]*):(?=:)|#(?=#\w*\[)", re.MULTILINE)
+MOST_KEYS = 1000  # of one object of JSON
 SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -43,6 +45,14 @@ def run_document(kind: str, rows: Sequence[object], refused: Iterable[str]) -> s
     parted = (words.partition("\n  next: ") for words in refused)
     told = [{"reason": reason, "next": hint} for reason, _, hint in parted]
     return dumps({kind: rows, "refused": told})
+
+
+def each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Of two equal keys a board that reads the front alone takes the one, and JSON the other."""
+    fields = dict(pairs) if len(pairs) <= MOST_KEYS else {}  # of each pydantic would keep an error
+    if len(fields) < len(pairs):
+        raise ValueError(f"a key is written twice, or more than {MOST_KEYS}")
+    return fields
 
 
 def encoded_bytes(text: str) -> int:

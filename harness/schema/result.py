@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from datetime import date
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple, TypeVar
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, FailFast, Field, model_validator
 
 from harness.schema.common import (
     MOST_BLOCKS,
@@ -31,6 +31,8 @@ from harness.schema.mismatch import Mismatch
 from harness.schema.suite import Case
 
 Fact = Annotated[str, Field(max_length=500)]
+T = TypeVar("T")
+Many = Annotated[tuple[T, ...], FailFast()]  # an error is kept of the first bad one alone
 #: No letter that looks like another's: a name is a board of its own.
 GpuName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._/()+-]{0,99}$")]
 
@@ -296,8 +298,8 @@ class Result(Front):
     accumulates: Sums = Field(default={}, max_length=4)  # by its manifest
     lse: bool = False  # it was asked for (o, lse), too, and both were right
     slack: Slack | None = None
-    samples: tuple[Sample, ...] = Field(default=(), max_length=2 * MOST_BLOCKS)
-    telemetry: tuple[Telemetry, ...] = Field(default=(), max_length=2 * MOST_BLOCKS)
+    samples: Many[Sample] = Field(default=(), max_length=2 * MOST_BLOCKS)
+    telemetry: Many[Telemetry] = Field(default=(), max_length=2 * MOST_BLOCKS)
     null_gaps_ms: tuple[Finite, ...] = Field(default=(), max_length=2 * MOST_BLOCKS)
     kernels: Lines = ()
     configs: Lines = ()  # what its own search chose: `name: choice`

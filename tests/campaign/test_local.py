@@ -13,6 +13,7 @@ from benchmarks import null_unit
 from harness import PROTOCOL
 from harness.board import record
 from harness.campaign import local as local_engine
+from harness.campaign.executor import parse_line
 from harness.campaign.local import Local
 from harness.campaign.pending_results import PendingResults
 from harness.campaign.unit import Unit, to_text
@@ -495,3 +496,10 @@ def test_units_of_two_gpus_do_not_begin_together() -> None:
     engine._next_start -= local_engine.START_GAP_S
     assert begun() == 2
     engine.close()
+
+
+def test_a_line_of_many_keys_is_nonsense_before_an_error_is_made_of_each() -> None:
+    line = json.dumps({"op": "end"} | {f"k{i}": 0 for i in range(2000)})
+    told = parse_line("one", line)
+    assert told.op == "nonsense"
+    assert told.message["why"].startswith("not JSON: ")
