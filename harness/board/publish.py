@@ -109,9 +109,8 @@ def _links(
     results_dir: Path, place: BoardFile, board: Leaderboard, heads: Sequence[record.Head]
 ) -> page.Files:
     """What the page can link to: nothing outside the checkout and the page's own folders."""
-    folder, root, results = (
-        path.resolve() for path in (place.board.parent, place.root, results_dir)
-    )
+    paths = (place.board.parent, place.root, results_dir)
+    folder, root, results = (path.resolve() for path in paths)
     inside = folder.is_relative_to(root) and os.path.isfile(root / "README.md")
     near = results.is_relative_to(folder) or folder.is_relative_to(results)
     entries = {row.entry for one in board.boards for row in one.rows} if inside else set()
@@ -176,7 +175,6 @@ def write(path: Path, content: str) -> None:
     except OSError as error:
         if fresh is not None:
             fresh.unlink(missing_ok=True)
-        raise StorageError(
-            f"{path}: cannot write the board: {error.strerror or error}",
-            "free space or permissions there, then `python run.py rank`; the records are safe",
-        ) from error
+        said = f"{path}: cannot write the board: {error.strerror or error}"
+        hint = "free space or permissions there, then `python run.py rank`; the records are safe"
+        raise StorageError(said, hint) from error

@@ -49,13 +49,10 @@ def boards(args: argparse.Namespace) -> Leaderboard:
     """The boards as `rank` builds them, cut down to --suite and --on."""
     found, _ = boards_from(*heads(args))
     if not found.boards:
-        what = " ".join(
-            f"--{flag} {value}" for flag, value in (("suite", args.suite), ("on", args.on)) if value
-        )
-        raise UnavailableError(
-            f"{args.results}: no results{f' for {what}' if what else ''}",
-            "python run.py --submission triton_template",
-        )
+        asked = {"--suite": args.suite, "--on": args.on}
+        what = "".join(f" {flag} {value}" for flag, value in asked.items() if value)
+        said = f"{args.results}: no results{' for' if what else ''}{what}"
+        raise UnavailableError(said, "python run.py --submission triton_template")
     return found
 
 

@@ -108,10 +108,9 @@ def prepare(results_dir: Path) -> None:
         with tempfile.TemporaryFile(dir=results_dir):
             pass
     except OSError as error:
-        raise StorageError(
-            f"{results_dir}: no record can be written there: {error.strerror or error}",
-            "name another folder with --results DIR, or mend its permissions",
-        ) from error
+        said = f"{results_dir}: no record can be written there: {error.strerror or error}"
+        hint = "name another folder with --results DIR, or mend its permissions"
+        raise StorageError(said, hint) from error
 
 
 def append(results_dir: Path, result: Result, *more: Result) -> Path:
@@ -127,13 +126,9 @@ def append(results_dir: Path, result: Result, *more: Result) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         _write(path, line.encode() + b"\n")
     except OSError as error:
-        raise LineNotWritten(
-            f"{path}: cannot write the record of {result.entry} on {result.config}: "
-            f"{error.strerror or error}",
-            f"free space or permissions under {folder}, then append the line printed above "
-            f"to {path.name}",
-            line,
-        ) from error
+        said = f"{path}: cannot write the record of {result.entry} on {result.config}: "
+        hint = f"free space or permissions there, then append the line printed above to {path.name}"
+        raise LineNotWritten(said + (error.strerror or str(error)), hint, line) from error
     return path
 
 

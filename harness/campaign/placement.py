@@ -106,10 +106,8 @@ def run_campaign(
         builders = 0 if request.suite.device == "cpu" else placement.builders
         runs = {head.run for head in record.heads(results)[0]}
         if lost := Campaign(executor, units, save, view, builders, runs).run():
-            raise HarnessError(
-                f"{lost} units died on every attempt; their rows say HARNESS_ERROR and why",
-                "the same command with --resume tries them again",
-            )
+            said = f"{lost} units died on every attempt; their rows say HARNESS_ERROR and why"
+            raise HarnessError(said, "the same command with --resume tries them again")
 
 
 def recorded_in(results: Path, request: Request, slug: str) -> set[Asked]:

@@ -159,10 +159,9 @@ def find_pairs(a: str, b: str, heads: list[Head]) -> list[Pair]:
     """The newest lines of both on every config both passed, of one GPU, suite and protocol."""
     mine, theirs = _named(a, heads), _named(b, heads)
     if not (pairs := _best(mine, theirs, heads)):
-        raise UnavailableError(
-            f"'{a}' and '{b}' passed no config in common on one GPU, suite and protocol",
-            side_by_side({h.entry: Kind(h.kind) for h in (mine[0], theirs[0])}, mine[0].suite),
-        )
+        said = f"'{a}' and '{b}' passed no config in common on one GPU, suite and protocol"
+        kinds = {h.entry: Kind(h.kind) for h in (mine[0], theirs[0])}
+        raise UnavailableError(said, side_by_side(kinds, mine[0].suite))
     return pairs
 
 

@@ -60,11 +60,8 @@ def run(args: argparse.Namespace) -> int:
     found = measured(args, table, figures)
     left = [figure for figure in figures if figure not in found]
     if not found:
-        raise UnavailableError(
-            f"{table.name}: none of its {len(figures)} figures ({table.gpu}) is measured under "
-            f"{args.results}",
-            command(left),
-        )
+        none = f"{table.name}: none of its {len(figures)} figures ({table.gpu}) is measured under "
+        raise UnavailableError(f"{none}{args.results}", command(left))
     absolute = []
     for figure, result in found.items():
         doubt, tflops = DOUBT if result.held in UNHELD else "", _exactly(result.tflops or 0.0)

@@ -40,10 +40,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Exit code 0, or 1 when `--check` finds another board than the records give."""
     if not args.results.is_dir():
-        raise UsageError(
-            f"{args.results}: no folder of records; a board of it would be empty",
-            "leave out --results, or name the folder that a run was given",
-        )
+        said = f"{args.results}: no folder of records; a board of it would be empty"
+        raise UsageError(said, "leave out --results, or name the folder that a run was given")
     for asked in filter(None, (args.board, args.csv if args.csv != "-" else None)):
         if not (folder := Path(asked).parent).exists():
             raise UsageError(f"{asked}: no folder {folder}", f"mkdir -p {shlex.quote(str(folder))}")

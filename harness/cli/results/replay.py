@@ -118,10 +118,8 @@ def request_of(old: Result, found: Mismatch, source: str | None) -> Request:
     if old.gpu == "cpu":
         machine = machine.without_gpu()
     elif not machine.has_gpu:
-        raise UnavailableError(
-            f"its inputs were drawn on {sanitize(old.gpu)}, and NVML finds no GPU here",
-            "run this command on such a GPU",
-        )
+        said = f"its inputs were drawn on {sanitize(old.gpu)}, and NVML finds no GPU here"
+        raise UnavailableError(said, "run this command on such a GPU")
     suite = _suite(old, found)
     must_fit(suite, machine)
     mine, theirs = [source or old.entry], list[str]()
