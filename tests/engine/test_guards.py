@@ -502,6 +502,7 @@ def test_a_long_look_at_files_leaves_the_interpreter_to_others_for_longer(
             pass
         looks.append((begun_s, time.monotonic()))
 
+    monkeypatch.setattr(resource_watch, "IDLE_S", 0.0)
     monkeypatch.setattr(resource_watch, "PERIOD_S", 0.001)
     thread = watch([watched(tmp_path, child=child(tmp_path))], {})
     monkeypatch.setattr(thread, "hoard", hoard)
