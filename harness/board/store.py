@@ -39,7 +39,7 @@ class Checked:
         names = [e.name for e in request.entrants if e.kind is Kind.SUBMISSION]
         self._open = [(name, case.name) for name in names for case in request.asked.cases]
         self._failed: dict[tuple[str, str], Result] = {}
-        self._others = (Status.PASSED, "")  # what became of them
+        self._others = (Status.PASSED, "")  # what became of who has not failed
         self.results_dir = request.cache / "checks"
 
     def save(self, result: Result) -> None:
@@ -55,9 +55,9 @@ class Checked:
 
     def rank_into(self, leaderboard: Path | None, view: View) -> None:
         """Say how many passed, where a Store writes the board; none where an error ended it."""
-        if sys.exc_info()[0]:
-            self._others = Status.INTERRUPTED, "the run ended before it was known"
-        passed = 0 if sys.exc_info()[0] else len(self._open) - len(self._failed)
+        passed = len(self._open) - len(self._failed)
+        if sys.exc_info()[0]:  # which goes on when this is told
+            self._others, passed = (Status.INTERRUPTED, "the run ended before it was known"), 0
         view.note(f"checked: {passed} of {len(self._open)} passed; nobody was timed or recorded")
 
     def exit_code(self, refused: Sequence[str] = ()) -> int:

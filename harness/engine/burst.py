@@ -242,9 +242,9 @@ def _attached(state: State, worker: WorkerProcess) -> bool:
     name, import_s, begun_s = worker.entrant.name, state.limits.import_s, time.monotonic()
     attach = partial(worker.attach, state.judge, state.sizes, import_s, overdue)
     failure = attach()
-    first, pids = worker.starts <= 1, worker.pids()
+    first = worker.starts <= 1
     late = failure and failure.status is Status.TIMED_OUT
-    lacked = late and usage.starved_s(pids) > usage.STARVED_SHARE * import_s
+    lacked = late and usage.starved_s(worker.pids()) > usage.STARVED_SHARE * import_s
     full = failure and failure.status is Status.OUT_OF_MEMORY and not worker.ended_for
     if (lacked or full) and state.loads_again:
         worker.leave(state.judge, state.clean_up)  # once more, while all others that load, and had
