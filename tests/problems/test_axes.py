@@ -374,3 +374,24 @@ def test_the_null_kernel_answers_every_case_of_a_mixed_suite(problem, tmp_path):
         found = call(*inputs, **problem.kwargs(case))
         found = found if isinstance(found, tuple) else (found,)
         assert [tuple(x.shape) for x in found] == [s.shape for s in problem.outputs(case)]
+
+
+@pytest.mark.parametrize("dtype", list(Dtype))
+@pytest.mark.parametrize("fixed", [0, 10, 20, 40, 80, 120, 160])
+def test_a_softmax_that_follows_no_maximum_is_refused_in_each_type(
+    fixed: int, dtype: Dtype
+) -> None:
+    case, exact = Case(name="c", batch=1, heads=2, seqlen=256, headdim=64, dtype=dtype), []
+    for kind in ("normal", "large_logits"):
+        q, k, v = forward_tensors.make_inputs(
+            case, kind, torch.Generator().manual_seed(3), CPU, USUAL
+        )
+        scores = (q.float() @ k.float().mT / 8).masked_fill(
+            ~torch.ones(256, 256).tril().bool(), -math.inf
+        )
+        p = torch.exp(scores - fixed)
+        out = (p.to(q.dtype) @ v) / p.sum(-1, keepdim=True)
+        truth = forward_tensors.exact((q, k, v), USUAL)[0]
+        expected = Reference(forward_tensors.contract((q, k, v), USUAL)[0], truth)
+        exact.append(FORWARD.limits(dtype).exact(error_of(out.to(q.dtype), expected)))
+    assert not all(exact)
