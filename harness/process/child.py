@@ -178,10 +178,13 @@ class Child:
         with contextlib.ExitStack() as stack:
             if got := self.signalled.acquire(timeout=WAITING_S):  # locks of a GPU take long
                 stack.callback(self.signalled.release)
-                if self._paused_ns is None and not self.on_turn:
+            if stopped := got and not self.on_turn:
+                if self._paused_ns is None:
                     stack.callback(self.resume)
                     self._stop()
-            yield got and not self.on_turn
+            else:
+                stack.close()  # whoever locks it behind its turn waits for nobody's count
+            yield stopped
 
     def ran_paused(self) -> str:
         """What it did although it is paused, in words; empty if it did not run, or is not paused.

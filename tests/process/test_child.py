@@ -506,5 +506,7 @@ def test_who_is_on_turn_is_not_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     child = Child.__new__(Child)
     child.signalled, child._paused_ns, child.on_turn = threading.RLock(), None, True
     monkeypatch.setattr(Child, "_stop", lambda _: pytest.fail("it was stopped"))
-    with child.still() as stopped:
+    with child.still() as stopped, ThreadPoolExecutor(1) as pool:
         assert not stopped
+        free = pool.submit(child.signalled.acquire, timeout=1)
+        assert free.result(), "whoever locks it waits for no count of its files"
