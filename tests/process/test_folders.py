@@ -98,7 +98,9 @@ def test_the_tightest_bound_above_us_says_how_many_may_begin(
 
 
 def test_its_bounds_and_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / f"{cgroup.NAME}1-left").mkdir()
+    left, new = (tmp_path / f"{cgroup.NAME}{pid}-x" for pid in (cgroup.MOST_PIDS, os.getpid()))
+    left.mkdir()
+    new.mkdir()  # another unit's, which nobody has entered so far
     real = Path.mkdir
 
     def mkdir(self: Path) -> None:
@@ -109,7 +111,7 @@ def test_its_bounds_and_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(Path, "mkdir", mkdir)
     group = make(1 << 30, 77, tmp_path)
     assert group is not None
-    assert not (tmp_path / f"{cgroup.NAME}1-left").exists(), "an empty one of a killed run is swept"
+    assert new.exists() and not left.exists(), "an empty one of a killed run is swept"
     read = {name: (group.folder / name).read_text() for name in FILES}
     assert read["memory.max"] == str((1 << 30) + cgroup.ROOM_BYTES)
     assert (read["pids.max"], read["memory.oom.group"]) == ("77", "1")

@@ -109,7 +109,8 @@ def make(memory_bytes: int, processes: int, above: Path | None) -> Group | None:
     if above is None:
         return None
     for left in above.glob(f"{NAME}*"):
-        _removed(left)  # of runs that were killed
+        if not Path("/proc", left.name.split("-")[1]).exists():  # others' may be empty so far
+            _removed(left)  # of runs that were killed
     group = Group(above / f"{NAME}{os.getpid()}-{secrets.token_hex(4)}")
     bounds = {
         "memory.max": memory_bytes + ROOM_BYTES,
