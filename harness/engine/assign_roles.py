@@ -5,6 +5,7 @@ import functools
 import hashlib
 import os
 import secrets
+import tempfile
 from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 
@@ -68,7 +69,7 @@ class Crew:
         request, unmade = self.request, ""
         alone, key = private_folder(entrant.name, entrant.source_sha256, request.machine.slug)
         taken = {worker.jail.uid for worker in self.workers.values()}
-        uid = _user(key, taken) if request.sandbox == 2 else None
+        uid = _user(_salt(request.cache) + key, taken) if request.sandbox == 2 else None
         private = self.scratch / "jails" / alone
         # Beside a run at another level, where it has another user, each keeps a folder of its own.
         cache = request.cache / "entrants" / (alone if uid is None else f"{alone}-{uid}")
@@ -100,13 +101,25 @@ class Crew:
         )
 
 
+def _salt(cache: Path) -> str:
+    """Made once for all runs of `cache`, shown to no worker: no source aims at a rival's user."""
+    with contextlib.suppress(OSError):  # then no folder can be made there either
+        cache.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=cache) as made:
+            made.write(secrets.token_hex())
+            made.flush()
+            with contextlib.suppress(FileExistsError):
+                os.link(made.name, cache / "salt")
+        return (cache / "salt").read_text(encoding="ascii")
+    return ""
+
+
 def _user(key: str, taken: Set[int | None]) -> int | None:
-    """The user of an entrant: sources can be written until their key gives that of a rival."""
-    uid = namespaces.user_of(key)
-    while uid is not None and uid in taken:
+    """The user of an entrant; None where there is only our own."""
+    while True:
         key = hashlib.sha256(key.encode()).hexdigest()
-        uid = namespaces.user_of(key)
-    return uid
+        if (uid := namespaces.user_of(key)) is None or uid not in taken:
+            return uid
 
 
 def _make_room(folders: Mapping[Path, int], most_gib: float) -> None:

@@ -80,6 +80,16 @@ def test_no_two_of_a_run_are_one_user(monkeypatch: pytest.MonkeyPatch) -> None:
     assert taken == set(range(16))
 
 
+def test_nobody_outside_foresees_an_entrant_s_user(tmp_path: Path) -> None:
+    """Sources were written until they gave a rival's, whose processes they used up."""
+    here, again, there = map(assign_roles._salt, (tmp_path, tmp_path, tmp_path / "other"))
+    assert len(here) == 64 and here == again != there
+    assert oct((tmp_path / "salt").stat().st_mode)[-3:] == "600"
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["salt"]
+    (tmp_path / "file").touch()
+    assert assign_roles._salt(tmp_path / "file") == ""
+
+
 def test_a_worker_is_told_of_the_copy_and_not_of_the_folder(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(SOURCE)
     problem = get_problem("attention_forward")
