@@ -83,6 +83,11 @@ def test_a_file_of_somebody_s_above_turns_no_project_off(mine: Path) -> None:
     """Whatever is unpacked in a home may bring a manifest.yaml."""
     (mine.parent / "submission.py").touch()
     assert project.find(mine / "configs") == mine
+    theirs = mine / "candidates" / "kernels"
+    theirs.mkdir(parents=True)
+    for place in (theirs / MARK, theirs.parent / "manifest.yaml"):
+        place.touch()
+    assert project.find(theirs) == mine, "nor a stranger's own mark on"
 
 
 def test_a_folder_of_the_marks_name_marks_nothing(tmp_path: Path, installed: Path) -> None:
