@@ -503,3 +503,10 @@ def test_a_line_of_many_keys_is_nonsense_before_an_error_is_made_of_each() -> No
     told = parse_line("one", line)
     assert told.op == "nonsense"
     assert told.message["why"].startswith("not JSON: ")
+
+
+def test_only_a_row_is_a_long_line() -> None:
+    """One of 30 MiB of lists held the only thread of a campaign for five seconds."""
+    told = parse_line("one", json.dumps({"op": "end", "more": [[]] * 40_000}))
+    assert told.message["why"].startswith("not JSON: ")
+    assert parse_line("one", json.dumps({"op": "result", "line": "y" * 100_000})).op == "result"
