@@ -38,6 +38,14 @@ def results(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.fixture
+def beside(tmp_path: Path) -> Path:
+    """The records of one run alone."""
+    for line in run_of({"fast": 0.8, "same": 0.8, "slow": 0.82}, seed=4, run="20261121-a"):
+        record.append(tmp_path / "results", line)
+    return tmp_path / "results"
+
+
 def call(module: object, name: str, results: Path, *words: str) -> int:
     args = main.parse_args([name, *words, "--results", str(results)])
     return module.run(args)
@@ -68,6 +76,17 @@ def test_where_the_newest_verdict_is_no_pass_an_older_time_is_no_answer(
     assert err.strip() == said, "a document's reader sees why"
 
 
+def test_an_older_source_beside_it_is_no_answer(
+    results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Who was fast beside a rival once, and is slow by its newest source, was told as faster."""
+    told = {"run": "20261124-d", "date": "2026-11-24", "source_sha256": "b" * 64}
+    for line in run_of({"fast": 0.95}, seed=7, **told):
+        record.append(results, line)
+    assert call(compare, "compare", results, "fast", "slow", "--fail-on-regression", "1%") == 1
+    assert "in different runs" in capsys.readouterr().out
+
+
 def test_who_ties_in_bursts_and_differs_in_energy_is_told_apart(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -88,8 +107,8 @@ def test_who_ties_in_bursts_and_differs_in_energy_is_told_apart(
     assert "energy" not in capsys.readouterr().out  # one of them has no stretch
 
 
-def test_side_by_side(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call(compare, "compare", results, "fast", "slow") == 0
+def test_side_by_side(beside: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(compare, "compare", beside, "fast", "slow") == 0
     out = capsys.readouterr().out
     assert "geomean" in out
     assert "faster by 2." in out
@@ -97,8 +116,8 @@ def test_side_by_side(results: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "next: python run.py explain fast slow" in out
 
 
-def test_a_tie_says_how_many_blocks(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call(compare, "compare", results, "fast", "same") == 0
+def test_a_tie_says_how_many_blocks(beside: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(compare, "compare", beside, "fast", "same") == 0
     out = capsys.readouterr().out
     assert "geomean" in out
     assert "not told apart" in out
@@ -142,8 +161,8 @@ def test_versions_of_one_entry(results: Path, capsys: pytest.CaptureFixture[str]
 
 
 @pytest.mark.parametrize(("limit", "code"), [("1%", 1), ("5", 0), ("2.0%", 1)])
-def test_a_regression_is_exit_1(results: Path, limit: str, code: int) -> None:
-    assert call(compare, "compare", results, "slow", "fast", "--fail-on-regression", limit) == code
+def test_a_regression_is_exit_1(beside: Path, limit: str, code: int) -> None:
+    assert call(compare, "compare", beside, "slow", "fast", "--fail-on-regression", limit) == code
 
 
 def test_a_gain_and_a_tie_are_no_regression(results: Path) -> None:

@@ -177,10 +177,14 @@ def _named(name: str, heads: list[Head]) -> list[Head]:
 
 
 def _best(mine: list[Head], theirs: list[Head], among: list[Head]) -> list[Pair]:
-    """Runs that hold both, before the newest of each; GPUs first, most configs first."""
+    """Runs that hold the newest sources of both, before the newest of each; GPUs and most first."""
+    sources = {(*_place(h)[:4], h.source_sha256) for h in newest([*mine, *theirs])}
     mine, theirs = _standing(mine), _standing(theirs)
-    shared_runs = {h.run for h in mine} & {h.run for h in theirs}
-    together = [[h for h in side if h.run in shared_runs] for side in (mine, theirs)]
+    shared = {h.run for h in mine} & {h.run for h in theirs}
+    together = [
+        [h for h in side if h.run in shared and (*_place(h)[:4], h.source_sha256) in sources]
+        for side in (mine, theirs)
+    ]
     best: list[Pair] = []
     for left, right in (together, (mine, theirs)):
         for board in {(h.gpu, h.suite_sha256, h.protocol) for h in left}:
