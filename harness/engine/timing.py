@@ -96,7 +96,8 @@ def _turn(state: State, name: str, case: Case, block: Block, question: Question)
     single, probe = None, block.probe if block.alone else block.odd
     if probe and name != state.roles.null and reply.status is Status.PASSED:
         one_call = replace(question, probe=probe, label=f"{question.label}/alone", calls=1)
-        beside = BurstOptions(compare=state.workers[name].entrant.kind is Kind.SUBMISSION)
+        mine = state.workers[name].entrant.kind is Kind.SUBMISSION
+        beside = BurstOptions(compare=mine and block.alone)  # any right needle is a library's
         single = run_burst(state, name, one_call, state.limits.burst_s, beside)
     with blamed(state, name):
         _take(state, name, case, block, reply, single)

@@ -361,25 +361,36 @@ def test_the_error_of_a_call_by_itself_counts(
     assert known.likeness == {"sdpa": 1.0}
 
 
-@pytest.mark.parametrize("name", ["mine", "base"])
+@pytest.mark.parametrize(
+    ("name", "how"),
+    [
+        ("mine", {"alone": True}),
+        ("base", {"alone": True}),
+        ("mine", {"odd": Probe(CASE, "needle")}),
+    ],
+)
 def test_calls_by_themselves_are_held_beside_libraries(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, name: str
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, name: str, how: dict[str, Any]
 ) -> None:
-    """A library's there hid that one's own kernel overlapped in bursts, whose class it kept."""
+    """A library's there hid that one's own kernel overlapped in bursts, whose class it kept.
+
+    Of a needle every right kernel's results are a library's, and such a call is on no clock.
+    """
     compared: dict[int, bool] = {}
 
-    def run_burst(state: State, name: str, asked: Question, _: float, how: Any) -> BurstReport:
-        compared[asked.calls] = how.compare
-        found = {"likeness": {"flash": 1.0}} if how.compare and asked.calls == 1 else {}
+    def run_burst(state: State, name: str, asked: Question, _: float, options: Any) -> BurstReport:
+        compared[asked.calls] = options.compare
+        found = {"likeness": {"flash": 1.0}} if options.compare and asked.calls == 1 else {}
         return bench.run_burst(state, name).model_copy(update=found)
 
     monkeypatch.setattr(timing, "run_burst", run_burst)
     monkeypatch.setattr(timing, "to_compare", lambda *_: False)
     bench.calls_ms = (0.5, 0.5)
-    timing.run_block(bench.state, CASE, Block(Probe(CASE), (name,), 0, alone=True))
-    assert compared == {2: False, 1: name == "mine"}
+    timing.run_block(bench.state, CASE, Block(Probe(CASE), (name,), 0, **how))
+    held = name == "mine" and "alone" in how
+    assert compared == {2: False, 1: held}
     found = bench.state.record(name, CASE).likeness
-    assert found == ({"flash": 1.0} if name == "mine" else {})
+    assert found == ({"flash": 1.0} if held else {})
 
 
 def test_who_fails_in_a_call_by_itself_has_failed(
