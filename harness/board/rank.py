@@ -6,6 +6,7 @@ every config is listed below the ranked rows with the reason; CPU results are ne
 of a ladder (`NAME/steps/…`) shows how NAME came to be: it has a score and takes no place.
 """
 
+import bisect
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -338,13 +339,16 @@ def _too_loose(line: Head | Result) -> bool:
 
 
 def _ranked(rows: Sequence[Row], configs: Sequence[str], beside: Beside) -> tuple[Row, ...]:
-    """Rows, best first, in groups: a row tied with all of the group before it shares its rank."""
+    """Rows, best first, in groups: who is tied with all of the group before shares its rank."""
     groups: list[list[Row]] = [[]]
+    asked: list[Row] = []  # of the last group: its best and the narrowest of the others
     for row in rows:
-        rest = sorted(groups[-1][1:], key=_width)[:MOST_PEERS]
-        if not all(_tied(each, row, configs, beside) for each in groups[-1][:1] + rest):
+        if any(_faster(each, row, configs, beside) for each in asked):
             groups.append([])
+            asked = []
         groups[-1].append(row)
+        bisect.insort(asked, row, min(len(asked), 1), key=_width)
+        del asked[1 + MOST_PEERS :]
     ranked: list[Row] = []
     for group in groups:
         ranked += [replace(row, rank=len(ranked) + 1, tie=len(group) > 1) for row in group]
@@ -355,12 +359,18 @@ def _width(row: Row) -> float:
     return row.speedup.high / row.speedup.low if row.speedup else math.inf
 
 
-def _tied(a: Row, b: Row, configs: Sequence[str], beside: Beside) -> bool:
+def _faster(a: Row, b: Row, configs: Sequence[str], beside: Beside) -> bool:
+    """Whether `a`, who is ahead of `b`, is faster beyond doubt; else they are tied.
+
+    By what they have now, or by a run of both, an older one too: it takes places and lends none.
+    """
     assert a.speedup is not None
     assert b.speedup is not None
     one_card = len({result.machine.uuid for result in (*a.results, *b.results)}) == 1
-    found = direct(a, b, configs) or beside(a, b, configs)
-    return stats.tied(a.speedup, b.speedup, found, one_card=one_card)
+    if stats.quotient(a.speedup, b.speedup, one_card=one_card).low > 1:
+        return True
+    paired = direct(a, b, configs) or beside(a, b, configs)
+    return paired is not None and paired.low > 1
 
 
 def direct(a: Row, b: Row, configs: Sequence[str]) -> Interval | None:

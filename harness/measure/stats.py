@@ -217,33 +217,19 @@ def geomean_of_all(ratios: Sequence[Interval | None]) -> Interval | None:
     return geomean(known) if known and len(known) == len(ratios) else None
 
 
-def quotient(a: Interval, b: Interval) -> Interval:
-    """A / b of two ratios that were measured apart, each against the same baseline (MOVER)."""
+def quotient(a: Interval, b: Interval, *, one_card: bool = True) -> Interval:
+    """A / b of two ratios, each against one baseline (MOVER); CARDS_LOG wider if of two cards."""
     centre = math.log(a.value) - math.log(b.value)  # their quotient may be no float
     down = math.hypot(math.log(a.value / a.low), math.log(b.high / b.value))
     up = math.hypot(math.log(a.high / a.value), math.log(b.value / b.low))
-    return Interval(_exp(centre), _exp(centre - down), _exp(centre + up))
+    found = Interval(_exp(centre), _exp(centre - down), _exp(centre + up))
+    return found if one_card else across_cards(found)
 
 
 def standard(then: Interval) -> Interval:
     """An earlier ratio, to hold a later one against: no wider than WIDEST_STANDARD."""
     low, high = then.value * (1 - WIDEST_STANDARD), then.value * (1 + WIDEST_STANDARD)
     return Interval(then.value, max(low, then.low), min(high, then.high))
-
-
-def tied(
-    a: Interval, b: Interval, direct: Interval | None = None, *, one_card: bool = False
-) -> bool:
-    """Whether two entries cannot be told apart.
-
-    `direct` is their own paired ratio; where they ran side by side it decides alone, because it
-    is free of what both intervals share. Otherwise the quotient of both decides, CARDS_LOG wider
-    unless both ran on one card.
-    """
-    if direct is not None:
-        return direct.holds(1.0)
-    found = quotient(a, b)
-    return (found if one_card else across_cards(found)).holds(1.0)
 
 
 def across_cards(found: Interval) -> Interval:

@@ -118,6 +118,41 @@ def test_who_is_too_noisy_to_be_told_apart_lends_its_place_to_nobody() -> None:
     assert places(board) == [("copy", 1, True), ("a", 1, True), ("b", 3, False), ("c", 4, False)]
 
 
+@pytest.mark.parametrize(
+    ("second", "older", "tied"),
+    [
+        (1.308, Interval(1, 0.99, 1.01), True),
+        (1.308, Interval(1.03, 1.02, 1.04), False),
+        (1.308, Interval(0.97, 0.96, 0.98), True),  # who was slow then is not ahead by that
+        (1.170, Interval(1.1, 0.8, 1.2), False),  # who was noisy then lends no place now
+    ],
+)
+def test_an_older_run_of_both_takes_a_place_and_lends_none(
+    second: float, older: Interval, tied: bool
+) -> None:
+    """Slow on purpose beside a rival once, one was ahead alone; noisy, one lent a friend "1="."""
+    rows = [*three("first", 1.31, 0.01), *three("second", second, 0.01, run="r2")]
+    rows += three("rival", 1.309, 0.002, run="r3")
+    asked = {("first", "second"): older, ("rival", "second"): older}
+    board = leaderboard(rows, beside=lambda a, b, _: asked.get((a.entry, b.entry))).boards[0]
+    assert places(board) == [
+        ("first", 1, True),
+        ("rival", 1, True),
+        ("second", 1 if tied else 3, tied),
+    ]
+
+
+def test_who_shares_a_place_with_thousands_is_asked_beside_few(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each row sorted all before it: 100,000 copies of one kernel took twelve minutes."""
+    rows = [rank.Row(f"e{n}", (), speedup=Interval(1.3, 1.29, 1.31)) for n in range(200)]
+    asked, width = list[rank.Row](), rank._width
+    monkeypatch.setattr(rank, "_width", lambda row: asked.append(row) or width(row))
+    assert {row.rank for row in rank._ranked(rows, (), rank.nowhere)} == {1}
+    assert len(asked) < 10 * len(rows)
+
+
 def test_approximate_rows_are_ranked_apart() -> None:
     results = three("exact", 1.1) + three("rough", 2.0)
     results = [

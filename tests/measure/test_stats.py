@@ -276,15 +276,6 @@ def test_quotient_covers_what_it_promises() -> None:
     assert hits / 300 >= 0.905
 
 
-def test_entries_tie_by_their_own_ratio_where_there_is_one() -> None:
-    a, b = Interval(1.10, 1.05, 1.15), Interval(1.08, 1.03, 1.13)
-    assert stats.tied(a, b)
-    assert not stats.tied(a, b, Interval(1.02, 1.01, 1.03))
-    far = Interval(2, 1.9, 2.1)
-    assert not stats.tied(far, b)
-    assert stats.tied(far, b, Interval(1.0, 0.9, 1.1))
-
-
 # --------------------------------------------------------------------------- how many more blocks
 
 

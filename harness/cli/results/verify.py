@@ -127,8 +127,7 @@ def _line(path: Path, number: str) -> Result:
 
 def judge(old: Interval, new: Interval, tolerance: float, *, one_card: bool = True) -> Verdict:
     """Two speed-ups over the same baseline, one old, one of today, on one card or on two."""
-    change = stats.quotient(new, stats.standard(old))
-    change = change if one_card else stats.across_cards(change)
+    change = stats.quotient(new, stats.standard(old), one_card=one_card)
     words = f"today {times(new)}, then {times(old)}: quotient {times(change)}"
     words += "" if one_card else ", on another card"
     if change.holds(1.0) or abs(change.value - 1) <= tolerance:
