@@ -88,7 +88,8 @@ def run_block(state: State, case: Case, block: Block) -> bool:
 def _turn(state: State, name: str, case: Case, block: Block, question: Question) -> BurstReport:
     """A burst, and in some blocks one of a single call; what took how long in both together."""
     preheat_ms = 0 if name == state.roles.null else state.suite.heat_ms
-    compare = block.timed and to_compare(state, name, case)
+    mine = state.workers[name].entrant.kind is Kind.SUBMISSION
+    compare = block.timed and mine and to_compare(state, name, case)
     options = BurstOptions(preheat_ms=preheat_ms, compare=compare)
     reply = run_burst(state, name, question, state.limits.burst_s, options)
     if reply is None:
@@ -96,7 +97,6 @@ def _turn(state: State, name: str, case: Case, block: Block, question: Question)
     single, probe = None, block.probe if block.alone else block.odd
     if probe and name != state.roles.null and reply.status is Status.PASSED:
         one_call = replace(question, probe=probe, label=f"{question.label}/alone", calls=1)
-        mine = state.workers[name].entrant.kind is Kind.SUBMISSION
         beside = BurstOptions(compare=mine and block.alone)  # any right needle is a library's
         single = run_burst(state, name, one_call, state.limits.burst_s, beside)
     with blamed(state, name):
@@ -161,8 +161,6 @@ def to_compare(state: State, name: str, case: Case) -> bool:
     them with equal chance, and nobody knows which before the clock has stopped. About four of
     twenty.
     """
-    if state.workers[name].entrant.kind is not Kind.SUBMISSION:
-        return False
     return state.rng.randrange(len(state.record(name, case).samples) + 1) == 0
 
 
