@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,8 +36,7 @@ from harness.board.render.text import (  # noqa: E402
     times,
 )
 from harness.board.rivals import same_bits_as  # noqa: E402
-from harness.cli.results.compare import is_regression, percent  # noqa: E402
-from harness.measure import stats  # noqa: E402
+from harness.cli.results.compare import Pair, geomean, is_regression, percent, through_baseline  # noqa: E402
 from harness.measure.stats import Interval  # noqa: E402
 from harness.schema import Result, Status  # noqa: E402
 
@@ -143,27 +142,25 @@ def regressions(before: Runs, now: Row, limit: float, *, alike: bool) -> dict[st
     found: dict[str, list[Interval | None]] = {}
     for results in before:
         then = {r.config: r for r in results if (place(r) == place(now.pick)) == alike}
-        ratios = {r.config: changed(then.get(r.config), r) for r in now.results}
-        for config, ratio in ratios.items():
-            found.setdefault(config, []).append(ratio)
-        if told := [ratio for ratio in ratios.values() if ratio]:
-            whole = len(told) == len(ratios)
-            found.setdefault("geomean", []).append(stats.geomean(told) if whole else None)
+        for result in now.results:
+            pair = changed(then.get(result.config), result)
+            found.setdefault(result.config, []).append(pair and pair.ratio)
+        found.setdefault("geomean", []).append(overall(then, now))
     each = {
         name: [r for r in told if r and is_regression(r, limit)] for name, told in found.items()
     }
     return {name: min(told, key=lambda ratio: ratio.high) for name, told in each.items() if told}
 
 
-def changed(then: Result | None, now: Result) -> Interval | None:
+def changed(then: Result | None, now: Result) -> Pair | None:
     """Now against then through the baseline both ran beside; above 1 is faster."""
-    if then is None or then.speedup is None or now.speedup is None:
-        return None
-    if then.speedup.against != now.speedup.against:
-        return None
-    a, b = (Interval(s.value, s.low, s.high) for s in (now.speedup, then.speedup))
-    ratio = stats.quotient(a, stats.standard(b))
-    return ratio if then.machine.uuid == now.machine.uuid else stats.across_cards(ratio)
+    return through_baseline(now, then) if then else None
+
+
+def overall(then: Mapping[str, Result], now: Row) -> Interval | None:
+    """The same over all its configs, if each can be compared."""
+    pairs = [pair for r in now.results if (pair := changed(then.get(r.config), r))]
+    return geomean(pairs) if pairs and len(pairs) == len(now.results) else None
 
 
 # --------------------------------------------------------------------------- the comment
@@ -200,9 +197,8 @@ def comment(
         ]
     if here:
         lines += [f"**Regression** beyond {limit:.1%} of its best record: {_losses(here)}", ""]
-    elif then and then[1].speedup and row.speedup:
-        overall = stats.quotient(row.speedup, then[1].speedup)
-        lines += [f"Against its own last record: {words(overall)} {times(overall)}", ""]
+    elif then and row.speedup and (ratio := overall({r.config: r for r in then[1].results}, row)):
+        lines += [f"Against its own last record: {words(ratio)} {times(ratio)}", ""]
     lines += [
         f"Integrity {safe(row.integrity)}, suite `{board.suite_sha256[:12]}`, protocol {board.protocol}, "
         f"source `{row.pick.source_sha256[:16]}`."
@@ -241,7 +237,7 @@ def _configs(board: Board, row: Row, then: Row | None) -> str:
                 number(result.tflops, 1),
                 milliseconds(result.latency_ms),
                 times(ratio),
-                f"{words(before)} {times(before)}" if before else "–",
+                f"{words(before.ratio)} {times(before.ratio)}" if before else "–",
             ]
         )
     return table(head, body, right={2, 3})

@@ -70,7 +70,7 @@ def _step(before: Point | None, now: Point) -> str:
         return "first"
     parts = ["new source"] if before.source != now.source else []
     if before.speedup and now.speedup and before.configs == now.configs:
-        change = stats.across_cards(stats.quotient(now.speedup, before.speedup))  # maybe one
+        change = stats.quotient(now.speedup, stats.standard(before.speedup), one_card=False)
         parts += [] if change.holds(1.0) else [words(change)]
     return ", ".join(parts)
 

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import zlib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from unittest import mock
@@ -22,6 +23,7 @@ import pytest
 
 from harness import PROTOCOL
 from harness.board import record
+from harness.board.rank import Board, Row, interval_of
 from harness.catalog.entrants import load_entrant
 from harness.catalog.suites import load_suite
 from harness.engine import session
@@ -392,8 +394,13 @@ def test_a_noisy_record_is_a_standard_all_the_same() -> None:
     """Slow bursts cost its value nothing, and who came behind it could be 40 % slower."""
     noisy = Speedup(against="sdpa_cudnn", value=1.428, low=0.784, high=1.431)
     slower = Speedup(against="sdpa_cudnn", value=1.298, low=1.297, high=1.299)
-    found = GATE.changed(row(speedup=noisy), row(speedup=slower))
-    assert GATE.is_regression(found, 0.01)
+    then, now = row(speedup=noisy), row(speedup=slower)
+    assert GATE.is_regression(GATE.changed(then, now).ratio, 0.01)
+    mine = Row("mine", (now,), speedup=interval_of(slower))
+    board = Board("", "", "5" * 64, 2, (now.config,), "sdpa_cudnn", (mine,), (), (), (), ())
+    old = replace(mine, results=(then,), speedup=interval_of(noisy))
+    said = GATE.comment((board, mine), (board, old), {}, {}, 0.01)
+    assert "Against its own last record: slower by 9.1%" in said
 
 
 def test_earlier_records_are_compared_by_todays_rule(tmp_path: Path) -> None:

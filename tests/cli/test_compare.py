@@ -18,7 +18,7 @@ from harness.cli.commands import list_
 from harness.cli.results import compare, history, show
 from harness.errors import UnavailableError, UsageError
 from harness.measure.stats import Interval
-from harness.schema import Kind, Status, Stopping
+from harness.schema import Kind, Speedup, Status, Stopping
 from tests.board.factory import result, run_of, stretch
 
 
@@ -174,6 +174,20 @@ def test_a_doubtful_loss_is_no_regression() -> None:
     assert not compare.is_regression(Interval(0.97, 0.93, 1.01), 0.01)
     assert compare.is_regression(Interval(0.97, 0.96, 0.98), 0.01)
     assert not compare.is_regression(Interval(0.995, 0.994, 0.996), 0.01)
+
+
+def test_a_noisy_record_hides_no_regression(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Slow bursts cost its value nothing, and a new source 20 % slower was "not told apart"."""
+    runs = {"a": (1.428, 0.784, "2026-11-24"), "b": (1.190, 1.189, "2026-11-25")}
+    for run, (value, low, date) in runs.items():
+        told = Speedup(against="sdpa_cudnn", value=value, low=low, high=value + 0.002, rule=2)
+        named = {"run": run, "date": date, "source_sha256": run * 64}
+        record.append(tmp_path, result("mine", speedup=told, **named))
+    assert call(compare, "compare", tmp_path, "mine@b", "mine@a", "--fail-on-regression", "1%") == 1
+    assert call(history, "history", tmp_path, "mine") == 0
+    assert "new source, slower by 16.7%" in capsys.readouterr().out
 
 
 def test_unknown_names_get_the_nearest(results: Path) -> None:

@@ -228,12 +228,18 @@ def _on_board(sides: list[dict[str, Head]], among: list[Head]) -> list[Pair]:
         if damaged:  # the front of its line was readable, the rest is not
             continue
         a, b = found
-        if (ratio := direct_on(a, b)) is not None:
-            pairs.append(Pair(a, b, ratio, paired=True))
-        elif a.speedup and b.speedup and a.speedup.against == b.speedup.against:
-            over = [interval_of(one) for one in (a.speedup, b.speedup)]
-            pairs.append(Pair(a, b, stats.quotient(*over), paired=False))
+        ratio = direct_on(a, b)
+        pair = Pair(a, b, ratio, paired=True) if ratio else through_baseline(a, b)
+        pairs += [pair] if pair else []
     return sorted(pairs, key=lambda p: (p.a.case.headdim, p.a.case.seqlen))
+
+
+def through_baseline(a: Result, b: Result) -> Pair | None:
+    """Both of runs of their own, where one baseline ran in both; `b` is the standard."""
+    if not (a.speedup and b.speedup and a.speedup.against == b.speedup.against):
+        return None
+    then = stats.standard(interval_of(b.speedup))
+    return Pair(a, b, stats.quotient(interval_of(a.speedup), then), paired=False)
 
 
 def _lines(a: str, b: str, pairs: Sequence[Pair]) -> list[str]:
