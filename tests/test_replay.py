@@ -24,7 +24,7 @@ from harness.errors import HarnessError, UnavailableError, UsageError
 from harness.measure.machine import inspect_machine
 from harness.problems import get_problem
 from harness.process.messages import BurstReport
-from harness.schema import Case, Claims, Kind, Result, Status, Suite
+from harness.schema import Case, Claims, Dtype, Kind, Result, Status, Suite
 from harness.schema.common import AXES
 from harness.schema.mismatch import Mismatch
 from tests.board.factory import mismatch, result
@@ -78,6 +78,7 @@ def test_the_case_that_is_asked_again_has_the_axes_of_the_wrong_burst(axes: dict
         ({"kwargs": {"causal": True}}, "a call with causal=True\\n"),
         ({"kwargs": {"causal": True, "sm_scale": None, "return_lse": True}}, "a call with .*return_lse=True"),
         ({"call": 1}, "call 1 of 1"),
+        ({"seqlen_k": 256}, "a shape beyond its claims"),
     ],
 )  # fmt: skip
 def test_a_hostile_record_asks_for_nothing_that_no_run_draws(
@@ -88,7 +89,7 @@ def test_a_hostile_record_asks_for_nothing_that_no_run_draws(
     drawn = wrong.draw.model_copy(update={"calls": 1} | change)
     wrong = wrong.model_copy(update={"draw": drawn, "call": change.get("call", 0)})
     with pytest.raises(UnavailableError, match=why):
-        replay._probe(*replay._suite(old, wrong).cases, False, old, wrong)
+        replay._probe(*replay._suite(old, wrong).cases, Claims(), old, wrong)
 
 
 def test_what_is_asked_again_is_what_runs_ask() -> None:
@@ -98,11 +99,11 @@ def test_what_is_asked_again_is_what_runs_ask() -> None:
     odd = 0.7310585 / case.headdim**0.5
     for told in ({"causal": 1, "sm_scale": odd}, {"causal": 1, "sm_scale": None}):
         drawn = wrong.draw.model_copy(update={"kwargs": told})
-        probe = replay._probe(case, False, old, wrong.model_copy(update={"draw": drawn}))
+        probe = replay._probe(case, Claims(), old, wrong.model_copy(update={"draw": drawn}))
         assert probe.kwargs == told
         assert probe.kwargs["causal"] is True
     drawn = wrong.draw.model_copy(update={"kwargs": told | {"return_lse": True}})
-    assert replay._probe(case, True, old, wrong.model_copy(update={"draw": drawn}))
+    assert replay._probe(case, Claims(lse=True), old, wrong.model_copy(update={"draw": drawn}))
 
 
 def test_a_picture_has_heads_and_rows() -> None:
@@ -392,6 +393,9 @@ def test_every_burst_that_runs_ask_can_be_asked_again(suite: str) -> None:
     for case in asked.cases:
         old = result("mine").model_copy(update={"case": case, "problem": asked.problem})
         claims = Claims.model_validate({"lse": problem.gives_lse, "gqa": True, "seqlens": "any"})
+        able = claims.model_copy(
+            update={"packed": True, "headdims": tuple(range(1, 513)), "dtypes": tuple(Dtype)}
+        )
         for probe in [*problem.probes(case, claims), *problem.audits(case)]:
             told = {name: getattr(probe.case, name) for name in AXES}
             told |= {"shape": probe.case.shape, "kwargs": dict(probe.kwargs)}
@@ -399,7 +403,7 @@ def test_every_burst_that_runs_ask_can_be_asked_again(suite: str) -> None:
             drawn = mismatch().draw.model_copy(update=told)
             wrong = mismatch().model_copy(update={"draw": drawn, "call": 0})
             (again,) = replay._suite(old, wrong).cases
-            assert replay._probe(again, problem.gives_lse, old, wrong).kwargs == probe.kwargs
+            assert replay._probe(again, able, old, wrong).kwargs == probe.kwargs
 
 
 def test_whom_an_error_kept_from_being_asked_has_not_passed(

@@ -146,7 +146,7 @@ def ask(
     from harness.engine.session import opened
 
     (entrant,), (case,), draw = request.entrants, request.suite.cases, found.draw
-    probe = _probe(case, entrant.manifest.claims.lse, old, found)
+    probe = _probe(case, entrant.manifest.claims, old, found)
     question = Question(probe, draw.label, draw.calls, draw.whole, replayed=True)
     with opened(request, lambda result: None, Observer()) as run:
         known = run.record(entrant.name, case)
@@ -175,10 +175,12 @@ def _suite(old: Result, found: Mismatch) -> Suite:
     return usual.model_copy(update={"cases": (case,), "name": old.suite, "baselines": ()})
 
 
-def _probe(case: Case, lse: bool, old: Result, found: Mismatch) -> Probe:
+def _probe(case: Case, claims: Claims, old: Result, found: Mismatch) -> Probe:
     """What is asked again; UnavailableError unless some burst of this shape asks so."""
     problem, draw = get_problem(old.problem), found.draw
-    asked = [*problem.probes(case, Claims(lse=lse)), *problem.audits(case)]
+    if why := claims.refusal(case):
+        raise _no_draw(old, f"a shape beyond its claims: {why}")
+    asked = [*problem.probes(case, Claims(lse=claims.lse)), *problem.audits(case)]
     if draw.distribution not in {probe.distribution for probe in asked}:
         raise _no_draw(old, f"{draw.distribution} inputs")
     own = problem.kwargs(case)  # its mask and lengths
@@ -199,7 +201,7 @@ def _no_draw(old: Result, why: str) -> UnavailableError:
 def _asked(request: Request, old: Result, found: Mismatch) -> list[str]:
     (entrant,), (case,), draw = request.entrants, request.suite.cases, found.draw
     what = "check" if draw.whole else "timed burst"
-    probe = _probe(case, entrant.manifest.claims.lse, old, found)
+    probe = _probe(case, entrant.manifest.claims, old, found)
     who = f"{old.entry} · {old.config} of run {sanitize(old.run, 80)}"
     return [
         f"{who}: a {what} of {draw.calls} calls, {probe.label}",
