@@ -184,10 +184,9 @@ class Campaign:
         if unit.key == ALONE:
             self.view.ended(unit.label, why, 1)
             if account.open_cases:
-                raise GpuUnhealthyError(
-                    f"{DEAD_IN_A_ROW} attempts in a row died, the last of: {why or account.excuse}",
-                    "python run.py doctor, then the same command with --resume",
-                )
+                said = f"{DEAD_IN_A_ROW} attempts in a row died, the last of: "
+                hint = "python run.py doctor, then the same command with --resume"
+                raise GpuUnhealthyError(f"{said}{why or account.excuse}", hint)
             return
         if account.open_cases:
             why = why or account.excuse or "it ended without its rows"

@@ -44,10 +44,8 @@ class Placement:
         if self.sku:
             return self.sku
         if self.executor in REMOTE and request.suite.device == "gpu":
-            raise UsageError(
-                f"--engine {self.executor} --resume: which kind of GPU?",
-                "--sku NAME, a folder of results/, for example nvidia-h200",
-            )
+            hint = "--sku NAME, a folder of results/, for example nvidia-h200"
+            raise UsageError(f"--engine {self.executor} --resume: which kind of GPU?", hint)
         return request.machine.slug if request.machine.has_gpu else "cpu"
 
     def make_executor(self, request: Request) -> Engine:
@@ -83,10 +81,8 @@ def run_campaign(
 ) -> None:
     """All units of `request`; raises HarnessError where some died on every attempt."""
     if placement.gpus and request.suite.device == "cpu":
-        view.note(
-            f"--gpus {placement.gpus}: suite '{request.suite.name}' runs without a GPU,"
-            f" {placement.gpus} units at once"
-        )
+        said = f"suite '{request.suite.name}' runs without a GPU, {placement.gpus} units at once"
+        view.note(f"--gpus {placement.gpus}: {said}")
     folder = placement.folder_of(request) if placement.resume else ""
     known = recorded_in(results, request, folder) if folder else set()
     units = plan_units(

@@ -43,10 +43,9 @@ def checked_apart(check: Callable[[], bool], name: str) -> bool:
             os.kill(pid, signal.SIGKILL)  # ended, or too late
             os.waitpid(pid, 0)
     if not told:
-        raise SubmissionError(
-            f"{name}: cannot be parsed within {MOST_CPU_S} s and {MOST_MEMORY_BYTES >> 20} MiB",
-            "write it shorter, or move parts to files that it imports",
-        )
+        said = f"cannot be parsed within {MOST_CPU_S} s and {MOST_MEMORY_BYTES >> 20} MiB"
+        hint = "write it shorter, or move parts to files that it imports"
+        raise SubmissionError(f"{name}: {said}", hint)
     said = json.loads(told)
     if isinstance(said, bool):
         return said

@@ -250,9 +250,8 @@ def read_again(entrant: Entrant) -> Entrant:
 def stage(entrant: Entrant, target: Path) -> None:
     """Make `target` the folder that workers and builders see: what was hashed, nothing else."""
     if _sha256_of(entrant.manifest, entrant.files) != entrant.source_sha256:
-        raise SubmissionError(
-            f"{entrant.name}: its files were not read in this process", "start the run again"
-        )
+        said = f"{entrant.name}: its files were not read in this process"
+        raise SubmissionError(said, "start the run again")
     lay_out(entrant.files, target)
 
 

@@ -96,11 +96,8 @@ def check_launch(path: Path, body: bytes, manifest: Manifest, problem: Problem) 
         raise fault(path, said, launches)
     claims = manifest.claims
     if claims.gqa or claims.packed or claims.seqlens != "equal":
-        said = (
-            f"entry '{manifest.entry}': the launch of a plain .cu knows one shape, "
-            "that of q; it cannot claim gqa, seqlens: any or packed"
-        )
-        raise fault(path, said, launches)
+        said = f"entry '{manifest.entry}': the launch of a plain .cu knows one shape, that of q; "
+        raise fault(path, f"{said}it cannot claim gqa, seqlens: any or packed", launches)
     if manifest.launch is None:
         said = f"entry '{manifest.entry}' needs a 'launch:' section"
         raise fault(path, said, "see docs/write-a-cuda-kernel.md")

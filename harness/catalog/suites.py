@@ -120,9 +120,8 @@ def _whole(flag: str, text: str) -> int:
 def _only(flag: str, texts: Sequence[str] | None) -> int | None:
     """The one number that `flag` takes; None where it is not given."""
     if texts and len(texts) > 1:
-        raise UsageError(
-            f"{flag} {','.join(texts)}: one number for all shapes", f"{flag} {texts[0]}"
-        )
+        said = f"{flag} {','.join(texts)}: one number for all shapes"
+        raise UsageError(said, f"{flag} {texts[0]}")
     return _whole(flag, texts[0]) if texts else None
 
 

@@ -75,9 +75,8 @@ class StrictLoader(yaml.SafeLoader):
 
 def _number(loader: StrictLoader, node: yaml.ScalarNode) -> int | float:
     if len(node.value) > MOST_DIGITS:
-        raise yaml.constructor.ConstructorError(
-            None, None, f"a number of {len(node.value)} characters", node.start_mark
-        )
+        said = f"a number of {len(node.value)} characters"
+        raise yaml.constructor.ConstructorError(None, None, said, node.start_mark)
     kind = node.tag.rpartition(":")[2]
     number: int | float = getattr(loader, f"construct_yaml_{kind}")(node)
     return number

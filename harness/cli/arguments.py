@@ -63,9 +63,8 @@ def stretch_s(text: str) -> float:
 
     value = _number(text)
     if not 0 <= value <= MOST_SUSTAINED_S:
-        raise argparse.ArgumentTypeError(
-            f"'{text}' is not a number of seconds from 0 to {MOST_SUSTAINED_S}"
-        )
+        said = f"'{text}' is not a number of seconds from 0 to {MOST_SUSTAINED_S}"
+        raise argparse.ArgumentTypeError(said)
     return value
 
 

@@ -44,9 +44,8 @@ def replay_flags(request: Request, results: Path) -> dict[str, str]:
     for entrant in request.entrants:
         found = ""
         if not entrant.folder.is_relative_to(request.root):
-            named = os.path.exists(
-                entrant.folder / "manifest.yaml"
-            )  # a link to too long a name: no
+            # False of a link to too long a name.
+            named = os.path.exists(entrant.folder / "manifest.yaml")
             path = entrant.folder if named else entrant.entry_path
             found = f" -s {shlex.quote(os.path.relpath(path))}"
         if results.resolve() != (request.root / "results").resolve():

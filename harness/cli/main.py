@@ -75,10 +75,8 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     words = chosen(sys.argv[1:] if argv is None else argv)
     commands = ("run", *COMMANDS)
     if not words:
-        raise UsageError(
-            "no submission named",
-            "python run.py --submission triton_template, or python run.py --help",
-        )
+        hint = "python run.py --submission triton_template, or python run.py --help"
+        raise UsageError("no submission named", hint)
     if words[0].startswith("-") and words[0] not in ALONE:
         words.insert(0, "run")
     if words[0] not in (*commands, *ALONE):
@@ -90,10 +88,8 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
         named = [part for word in words[1:count] for part in ("--submission", word)]
         words = ["run", *named, *words[count:]]
     if "--watch" in words and words[0] in commands and words[0] != "run":
-        raise UsageError(
-            f"--watch repeats a run, and '{words[0]}' is none",
-            "python run.py --submission NAME --watch",
-        )
+        said = f"--watch repeats a run, and '{words[0]}' is none"
+        raise UsageError(said, "python run.py --submission NAME --watch")
     parser = Parser(prog=typed("run.py"), epilog=typed(EPILOG))
     parser.add_argument(
         "--version", "-V", action="version", version=f"attnboard {__version__}, protocol {PROTOCOL}"
@@ -105,9 +101,8 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     args = parser.parse_args(words)
     ASKED.update(vars(args))
     if args.command == "run" and not args.submission:
-        raise UsageError(
-            "no submission named", "python run.py triton_template, or run.py run --help"
-        )
+        hint = "python run.py triton_template, or run.py run --help"
+        raise UsageError("no submission named", hint)
     return args
 
 
@@ -120,10 +115,8 @@ def _require_submission(word: str, commands: Sequence[str]) -> None:
 
     if not places([word], mine):
         near = did_you_mean(word, [*commands, *known_names(mine)])
-        raise UsageError(
-            f"no command, submission or file '{word}'",
-            f"{near + ' Or' if near else ''} python run.py list · python run.py --help".lstrip(),
-        )
+        hint = f"{near + ' Or' if near else ''} python run.py list · python run.py --help".lstrip()
+        raise UsageError(f"no command, submission or file '{word}'", hint)
 
 
 def is_campaign(args: argparse.Namespace) -> bool:
@@ -278,15 +271,11 @@ def _code_of(main: Callable[[], int]) -> int:
             print(plain_text(f"{said}\n  next: another place, or `ls -ld` there"), file=sys.stderr)
             return Exit.STORAGE
         traceback.print_exc()
-        print(
-            "error: a fault of the harness; what was measured before it is in results/\n"
-            f"  next: {typed('python run.py doctor')}, and report the lines above",
-            file=sys.stderr,
-        )
+        said = "error: a fault of the harness; what was measured before it is in results/"
+        hint = f"{typed('python run.py doctor')}, and report the lines above"
+        print(f"{said}\n  next: {hint}", file=sys.stderr)
         return Exit.USAGE
     except KeyboardInterrupt:
-        print(
-            "interrupted: what was measured is in results/\n  next: the same command again",
-            file=sys.stderr,
-        )
+        said = "interrupted: what was measured is in results/"
+        print(f"{said}\n  next: the same command again", file=sys.stderr)
         return Exit.INTERRUPTED

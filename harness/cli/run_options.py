@@ -47,10 +47,8 @@ def machine_of(args: argparse.Namespace) -> Machine:
     """This machine, with the GPU that was asked for."""
     machine = inspect_machine(AUTO if args.gpu is None else args.gpu)
     if args.gpu is not None and not machine.has_gpu and args.engine not in REMOTE:
-        raise UnavailableError(
-            f"UNAVAILABLE: --gpu {args.gpu}: NVML finds no GPU here",
-            "leave it out for the CPU smoke suite, or python run.py doctor",
-        )
+        hint = "leave it out for the CPU smoke suite, or python run.py doctor"
+        raise UnavailableError(f"UNAVAILABLE: --gpu {args.gpu}: NVML finds no GPU here", hint)
     return machine
 
 
@@ -152,10 +150,9 @@ def stopping_rule(args: argparse.Namespace) -> StoppingRule:
         raise UsageError("--time-limit without --until limits nothing", "add --until 0.3%")
     rule = StoppingRule(until, args.race, limit_s)
     if rule.adaptive and is_campaign(args):
-        raise UsageError(
-            "--race and --until are for one run: the units of a campaign share no blocks",
-            "the campaign without them, then its leaders in one run with --race",
-        )
+        said = "--race and --until are for one run: the units of a campaign share no blocks"
+        hint = "the campaign without them, then its leaders in one run with --race"
+        raise UsageError(said, hint)
     return rule
 
 

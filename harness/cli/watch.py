@@ -43,11 +43,9 @@ class Watch:
     ) -> None:
         for flag in ("json", *MANY):
             if getattr(args, flag):
-                raise UsageError(
-                    f"--watch repeats one run in this terminal; --{flag.replace('_', '-')} "
-                    "is for other runs",
-                    f"python run.py --submission {','.join(args.submission)} --watch",
-                )
+                said = f"--watch repeats one run in this terminal; --{flag.replace('_', '-')}"
+                hint = f"python run.py --submission {','.join(args.submission)} --watch"
+                raise UsageError(f"{said} is for other runs", hint)
         self.args, self.sleep = args, sleep
         self.root = root or base() / "submissions"
         self.seen: State = {}
@@ -67,11 +65,8 @@ class Watch:
                 print(f"watching {_names(self.seen)}; Ctrl-C ends", flush=True)
                 print(f"changed: {_names(self.wait())}", flush=True)
         except KeyboardInterrupt:
-            print(
-                "stopped watching: what was measured is in results/\n  next: the same "
-                "command again",
-                file=sys.stderr,
-            )
+            said = "stopped watching: what was measured is in results/"
+            print(f"{said}\n  next: the same command again", file=sys.stderr)
             return code
 
     def take(self) -> None:

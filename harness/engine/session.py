@@ -166,9 +166,8 @@ def prepare(run: Run, request: Request) -> None:
     run.quiet.ready(run.judge.child.pid)
     if run.facts.machine.has_gpu and run.suite.device == "gpu" and not run.judge.shares_memory:
         run.facts = replace(run.facts, integrity=f"cooperative/{request.sandbox}")
-        run.observer.note(
-            "device memory cannot be shared here: rows will say 'cooperative', not 'judged'"
-        )
+        said = "rows will say 'cooperative', not 'judged'"
+        run.observer.note(f"device memory cannot be shared here: {said}")
 
 
 @contextlib.contextmanager

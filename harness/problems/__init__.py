@@ -16,10 +16,8 @@ PROBLEMS: dict[str, Problem] = {problem.name: problem for problem in _ALL}
 def get_problem(name: str) -> Problem:
     """Return the problem called `name`; raise UsageError with the nearest one otherwise."""
     if name not in PROBLEMS:
-        raise UsageError(
-            f"problem '{name}': unknown",
-            did_you_mean(name, PROBLEMS) or f"known: {', '.join(PROBLEMS)}",
-        )
+        hint = did_you_mean(name, PROBLEMS) or f"known: {', '.join(PROBLEMS)}"
+        raise UsageError(f"problem '{name}': unknown", hint)
     return PROBLEMS[name]
 
 

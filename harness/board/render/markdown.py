@@ -75,10 +75,8 @@ def render(board: Leaderboard, pictures: Mapping[int, str] | None = None, home: 
     if not board.boards:
         parts.append(EMPTY)
     if board.bad_lines:
-        parts.append(
-            f"{board.bad_lines} damaged record lines were left out; `python run.py rank` names "
-            "them.\n"
-        )
+        left = f"{board.bad_lines} damaged record lines were left out"
+        parts.append(f"{left}; `python run.py rank` names them.\n")
     return "\n".join(parts)
 
 

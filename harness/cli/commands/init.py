@@ -42,10 +42,8 @@ def run(args: argparse.Namespace) -> int:
     """Copy the template; never touches a folder that is there already."""
     if not NAME.fullmatch(args.name):
         near = re.sub(r"[^a-z0-9_]+", "_", args.name.lower()).strip("_0123456789")[:40] or "mine"
-        raise UsageError(
-            f"'{args.name}' is no folder name",
-            f"python run.py init {near} --template {args.template}",
-        )
+        hint = f"python run.py init {near} --template {args.template}"
+        raise UsageError(f"'{args.name}' is no folder name", hint)
     source, root = HOME / TEMPLATES[args.template], None if args.project else find()
     if not (source / "manifest.yaml").is_file():
         raise UnavailableError(f"{source}: no {args.template} template here", "install it again")

@@ -86,10 +86,8 @@ def profile(entrant: Entrant, suite: Suite, machine: Machine, args: argparse.Nam
     except counters.ProfileUnavailableError as cause:
         print(f"UNAVAILABLE: {cause}")
         if entrant.manifest.language != "cuda":
-            raise UnavailableError(
-                "nothing static to show either",
-                "a CUDA submission: python run.py build cuda_hopper",
-            ) from None
+            hint = "a CUDA submission: python run.py build cuda_hopper"
+            raise UnavailableError("nothing static to show either", hint) from None
         build_command.note_walls([entrant])
         code, built = build_command.one(entrant, None, fail_on_spills=False)
         print(built["text"])
@@ -155,9 +153,8 @@ def draw_roofline(
         from matplotlib.backends.backend_svg import FigureCanvasSVG
         from matplotlib.figure import Figure
     except ImportError:
-        raise counters.ProfileUnavailableError(
-            "the roofline picture needs matplotlib; run: pip install '.[profile]'"
-        ) from None
+        said = "the roofline picture needs matplotlib; run: pip install '.[profile]'"
+        raise counters.ProfileUnavailableError(said) from None
     figure = Figure(figsize=(7.0, 4.5), layout="constrained")
     FigureCanvasSVG(figure)
     axes = figure.add_subplot()

@@ -52,10 +52,8 @@ def choose(
 ) -> list[selftest_corpus.Specimen]:
     """The specimens named, or all."""
     if not corpus:
-        raise UnavailableError(
-            f"no specimens in {HOME / 'tests'}: they are no part of an installation",
-            "the same in a checkout",
-        )
+        said = f"no specimens in {HOME / 'tests'}: they are no part of an installation"
+        raise UnavailableError(said, "the same in a checkout")
     known = {specimen.name: specimen for specimen in corpus}
     for name in names:
         if name not in known:

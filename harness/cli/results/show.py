@@ -101,15 +101,11 @@ def _result(board: Board, result: Result, *, samples: bool) -> list[str]:
     )
     lines.append(f"    speed-up over {rival}: {ratio}; {result.numerics_class}; {result.integrity}")
     if worst := result.error:
-        lines.append(
-            f"    max diff {scientific(worst.max_diff)}, relative L2 {scientific(worst.rel_l2)}, "
-            f"worst row {scientific(worst.worst_row)}"
-        )
-    if result.slack:
-        lines.append(
-            f"    clock slack {result.slack.mean_pct:.2f} % of the mean, "
-            f"{result.slack.burst_pct:.2f} % of a burst"
-        )
+        diff, l2, row = map(scientific, (worst.max_diff, worst.rel_l2, worst.worst_row))
+        lines.append(f"    max diff {diff}, relative L2 {l2}, worst row {row}")
+    if slack := result.slack:
+        said = f"{slack.mean_pct:.2f} % of the mean, {slack.burst_pct:.2f} % of a burst"
+        lines.append(f"    clock slack {said}")
     lines += [f"    {sanitize(line)}" for line in conditions_of(result)]
     if result.kernels:
         lines.append(f"    kernels: {sanitize(', '.join(result.kernels))}")

@@ -58,9 +58,8 @@ class Quiet:
         self.watches = bool(monitor)  # whether the judge can tell that it is alone
         if monitor and monitor.has_display:  # before any worker could draw
             self.watches = False
-            self._tell(
-                "this GPU draws a display: the judge does not watch for work that escapes the lock"
-            )
+            said = "the judge does not watch for work that escapes the lock"
+            self._tell(f"this GPU draws a display: {said}")
 
     def ready(self, judge_pid: int) -> None:
         """The judge has its context: can the driver lock, and does NVML tell our pids?"""
@@ -68,10 +67,8 @@ class Quiet:
         if self._checkpoint and not self.locks:
             self._tell_unlocked(self._checkpoint.missing)
         if self.monitor and self.blind:
-            self._tell(
-                "NVML does not name this run's processes (a container with pids of its own?): "
-                "work of others on the GPU cannot be seen"
-            )
+            said = "NVML does not name this run's processes (a container with pids of its own?)"
+            self._tell(f"{said}: work of others on the GPU cannot be seen")
 
     @property
     def locks(self) -> bool:
@@ -191,10 +188,8 @@ class Quiet:
         return set(self.monitor.memory_by_pid()) if self.monitor else set()
 
     def _tell_unlocked(self, why: str) -> None:
-        self._tell(
-            f"{why}: a worker's kernels may run on behind its turn, so rows will say 'unlocked', "
-            "not 'judged'"
-        )
+        said = "a worker's kernels may run on behind its turn, so rows will say 'unlocked'"
+        self._tell(f"{why}: {said}, not 'judged'")
 
     def _tell(self, text: str) -> None:
         if text not in self._told:

@@ -91,10 +91,8 @@ def require(level: int) -> None:
     if level not in LEVELS:
         raise UsageError(f"no sandbox level {level}", f"one of {', '.join(map(str, LEVELS))}")
     if why := lacking(level):
-        raise UnavailableError(
-            f"sandbox level {level} cannot be had: {why}",
-            f"leave it out, which means --sandbox {usual_level()} here",
-        )
+        hint = f"leave it out, which means --sandbox {usual_level()} here"
+        raise UnavailableError(f"sandbox level {level} cannot be had: {why}", hint)
 
 
 def lacking(level: int) -> str:

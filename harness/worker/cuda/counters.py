@@ -118,9 +118,8 @@ def run_ncu(
             **where,
         )
     except subprocess.TimeoutExpired:
-        raise ProfileUnavailableError(
-            f"ncu was stopped after {timeout_s:.0f} s; profile a smaller case"
-        ) from None
+        said = f"ncu was stopped after {timeout_s:.0f} s; profile a smaller case"
+        raise ProfileUnavailableError(said) from None
     text = done.stdout + done.stderr
     if done.returncode or "ERR_NVGPUCTRPERM" in text or "No kernels were profiled" in text:
         raise ProfileUnavailableError(explain_missing(text))

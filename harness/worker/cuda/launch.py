@@ -89,20 +89,16 @@ class Device:
         """The driver's own name and sentence for `error`."""
         _, text = self.driver.cuGetErrorString(error)
         sentence = text.decode() if isinstance(text, bytes) else str(text)
-        return CudaSourceError(
-            "UNSUPPORTED", f"{self.entry}: {what}: {error.name}: {sentence}", self.entry
-        )
+        said = f"{self.entry}: {what}: {error.name}: {sentence}"
+        return CudaSourceError("UNSUPPORTED", said, self.entry)
 
     def pick(self, headdim: int, causal: bool, dtype: str) -> tuple[str, Mapping[str, Any]]:
         """The first kernel of the manifest that serves the case."""
         for name, kernel, case in instances(self.launch):
             if case == {"headdim": headdim, "causal": causal, "dtype": dtype}:
                 return name, kernel
-        raise CudaSourceError(
-            "UNSUPPORTED",
-            f"{self.entry}: no kernel of the manifest serves headdim {headdim}, "
-            f"causal {causal}, {dtype}; add one under launch.kernels",
-        )
+        said = f"no kernel of the manifest serves headdim {headdim}, causal {causal}, {dtype}"
+        raise CudaSourceError("UNSUPPORTED", f"{self.entry}: {said}; add one under launch.kernels")
 
     def function(self, name: str, smem_bytes: int) -> Any:
         """The loaded kernel, with its dynamic shared memory allowed."""
@@ -115,12 +111,10 @@ class Device:
         shared = cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES
         static = self._ask(name, cu.cuFuncGetAttribute(shared, function))
         if static + smem_bytes > self.smem_limit:
-            raise CudaSourceError(
-                "UNSUPPORTED",
-                f"{self.entry}: {name} needs {static + smem_bytes} bytes of shared memory "
-                f"({static} static, {smem_bytes} dynamic); a block may have {self.smem_limit} here",
-                self.entry,
-            )
+            parts = f"{static} static, {smem_bytes} dynamic"
+            said = f"{name} needs {static + smem_bytes} bytes of shared memory ({parts}); "
+            said = f"{self.entry}: {said}a block may have {self.smem_limit} here"
+            raise CudaSourceError("UNSUPPORTED", said, self.entry)
         maximum = cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         (error,) = cu.cuFuncSetAttribute(function, maximum, smem_bytes)
         if int(error):
@@ -190,11 +184,9 @@ class Launch:
             self.function, *self.grid, *self.block, self.smem_bytes, stream, self.params_address, 0
         )
         if int(error):
-            raise self.owner.failure(
-                f"launching {self.name} with grid {self.grid}, block {self.block}, "
-                f"{self.smem_bytes} bytes of dynamic shared memory",
-                error,
-            )
+            said = f"launching {self.name} with grid {self.grid}, block {self.block}, "
+            said += f"{self.smem_bytes} bytes of dynamic shared memory"
+            raise self.owner.failure(said, error)
 
     def _tensor_map(self, name: str, addresses: tuple[int, int, int, int]) -> Any:
         if not self.contiguous:

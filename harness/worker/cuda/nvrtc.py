@@ -209,9 +209,8 @@ def _run_nvrtc(
         for name in names:
             error, symbol = nvrtc.nvrtcGetLoweredName(program, name.encode())
             if int(error):
-                raise CudaSourceError(
-                    "COMPILE_ERROR", f"{entry} has no kernel {name!r} ({error.name})", entry
-                )
+                lack = f"{entry} has no kernel {name!r} ({error.name})"
+                raise CudaSourceError("COMPILE_ERROR", lack, entry)
             symbols[name] = symbol.decode()
         return _text(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN, program), symbols, log
     finally:
@@ -242,10 +241,8 @@ def compile_error(log: str, entry: str) -> CudaSourceError:
     shown = lines[first : first + MAX_MESSAGE_LINES]
     if len(lines) > first + MAX_MESSAGE_LINES:
         shown.append(f"... {len(lines) - first - MAX_MESSAGE_LINES} more lines")
-    foreign = re.search(
-        r"not supported on \.target|requires \.target|invalid value for .*arch", log
-    )
-    status = "UNSUPPORTED" if foreign else "COMPILE_ERROR"
+    foreign = r"not supported on \.target|requires \.target|invalid value for .*arch"
+    status = "UNSUPPORTED" if re.search(foreign, log) else "COMPILE_ERROR"
     return CudaSourceError(status, "\n".join(shown), file, line)
 
 
@@ -256,8 +253,6 @@ def bindings(module: str) -> Any:
         if module == "nvrtc":
             found.nvrtcVersion()  # loads the library, which another wheel brings
     except (ImportError, RuntimeError) as error:
-        said = str(error).splitlines()[0]
-        raise CudaSourceError(
-            "UNAVAILABLE", f"{said}; run: pip install cuda-bindings nvidia-cuda-nvrtc"
-        ) from None
+        said = f"{str(error).splitlines()[0]}; run: pip install cuda-bindings nvidia-cuda-nvrtc"
+        raise CudaSourceError("UNAVAILABLE", said) from None
     return found

@@ -89,13 +89,9 @@ def _promises(text: str, name: str, line: int) -> dict[str, int]:
     for word in text.split():
         key, _, value = word.partition("=")
         if key not in KNOWN or not re.fullmatch("[0-9]{1,9}", value):
-            hint = did_you_mean(key, KNOWN) if key not in KNOWN else ""
-            raise CudaSourceError(
-                "COMPILE_ERROR",
-                f"{name}:{line}: '{shown(word, 80)}' is no promise; "
-                f"{hint or 'write ' + '=N, '.join(KNOWN) + '=N'}",
-                name,
-                line,
-            )
+            near = did_you_mean(key, KNOWN) if key not in KNOWN else ""
+            hint = near or f"write {'=N, '.join(KNOWN)}=N"
+            said = f"{name}:{line}: '{shown(word, 80)}' is no promise; {hint}"
+            raise CudaSourceError("COMPILE_ERROR", said, name, line)
         found = strictest(found, {key: int(value)})
     return found

@@ -100,10 +100,8 @@ def write(folder: Path, package: str, forward: Part, backward: Part | None) -> l
     (folder / "README.md").write_text(_readme(package, forward, backward), encoding="utf-8")
     if forward.returns_lse and not forward.lse_judged:
         name = forward.entrant.name
-        notes.append(
-            f"nobody has judged the lse that {name} gives in training; the package says so, too. "
-            f"{typed(f'python run.py --submission {name}')} judges it"
-        )
+        said = f"nobody has judged the lse that {name} gives in training; the package says so, too"
+        notes.append(f"{said}. {typed(f'python run.py --submission {name}')} judges it")
     if others := sorted(_needed(forward, backward) - FETCHED):
         names = ", ".join(others)
         notes.append(f"pip installs no {names} with it: do so yourself if you trust them")

@@ -53,9 +53,8 @@ def run(args: argparse.Namespace) -> int:
         )
     package = args.package or package_name(forward)
     if not package.isidentifier() or keyword.iskeyword(package):
-        raise UsageError(
-            f"--package {package}: no name that Python imports", "--package my_attention"
-        )
+        said = f"--package {package}: no name that Python imports"
+        raise UsageError(said, "--package my_attention")
     if args.to.exists() and (not args.to.is_dir() or any(args.to.iterdir())):
         raise UsageError(f"{args.to} is there already", "name a folder that is not")
     for note in write(args.to, package, forward, backward):
@@ -77,10 +76,9 @@ def _part(args: argparse.Namespace, name: str, problem: str, strided: bool) -> P
         raise UsageError(f"'{name}' means {names}", "name one of them")
     entrant = found[0]
     if entrant.manifest.entry.endswith(".cu"):
-        raise UsageError(
-            f"{entrant.name}: a plain .cu is launched by attnboard, which a package goes without",
-            "write a submission.py that launches it: docs/write-a-cuda-kernel.md",
-        )
+        said = "a plain .cu is launched by attnboard, which a package goes without"
+        hint = "write a submission.py that launches it: docs/write-a-cuda-kernel.md"
+        raise UsageError(f"{entrant.name}: {said}", hint)
     heads, _ = query.heads(args)
     mine = [head for head in heads if head.entry == entrant.name]
     rows = rows_of(entrant, query.boards_from(heads)[0]) if mine else []
