@@ -61,24 +61,9 @@ class Judge:
         """Answer one request of the engine."""
         if (op := message["op"]) == "attach":
             return self._attach(message, fds)
-        if op == "inputs":
-            return self._inputs(message)
-        if op == "burst":
-            return self._burst(message)
-        if op == "stretch":
-            return self._stretch(message)
-        if op == "prime":  # many set up their profilers at once: the first use takes seconds
-            for name in message["workers"]:
-                with contextlib.suppress(WorkerGone):
-                    self.links[name].send({"op": "prime"})
-            return {"ok": True}
-        if op == "profiler_started":  # of one of them; who fails ends at the next burst, found out
-            with contextlib.suppress(WorkerGone):
-                self.links[message["worker"]].answer("prime", message["timeout_s"])
-            return {"ok": True}
-        if op == "detach":
-            self.links.pop(message["worker"]).close()
-            return {"ok": True}
+        turns = {"inputs": self._inputs, "burst": self._burst, "stretch": self._stretch}
+        if op in turns:
+            return turns[op](message)
         if op == "reveal":
             told, self.secret = self.secret.reveal(), Secret()
             return {"secret": told, "commitment": self.secret.commitment}
@@ -87,12 +72,22 @@ class Judge:
             each, number = int(message["each"]), self.secret.seed
             cases = hidden_cases(official, each, number, self.problem)
             return {"cases": [case.model_dump(mode="json") for case in cases]}
-        if op == "replay":
-            self.secret, self.results = Secret(bytes.fromhex(message["secret"])), []
-            return {"ok": True}
         if op == "dump":
             return self._dump(str(message["path"]), int(message["call"]))
-        raise WireError(f"unknown request '{op}'")
+        if op == "prime":  # many set up their profilers at once: the first use takes seconds
+            for name in message["workers"]:
+                with contextlib.suppress(WorkerGone):
+                    self.links[name].send({"op": "prime"})
+        elif op == "profiler_started":  # by one; who fails ends at the next burst, found out
+            with contextlib.suppress(WorkerGone):
+                self.links[message["worker"]].answer("prime", message["timeout_s"])
+        elif op == "detach":
+            self.links.pop(message["worker"]).close()
+        elif op == "replay":
+            self.secret, self.results = Secret(bytes.fromhex(message["secret"])), []
+        else:
+            raise WireError(f"unknown request '{op}'")
+        return {"ok": True}
 
     def _attach(self, message: wire.Message, fds: list[int]) -> wire.Message:
         """Give a worker its arenas and have it load the submission."""
@@ -206,7 +201,7 @@ class Judge:
         except torch.OutOfMemoryError:
             said = "the judge had no memory left to check its results"
             report = StretchReport(status=Status.HARNESS_ERROR, message=said)
-        return dict(report) | {"status": report.status.value}
+        return message_of(report)
 
     def _dump(self, path: str, call: int) -> wire.Message:
         """Write one call of the replayed burst to `path`, if there is one; tell its inputs.
