@@ -15,8 +15,8 @@ from harness.measure.stopping import FIXED, StoppingRule
 from harness.measure.telemetry import Monitor
 from harness.measure.verdict import Evidence, RunFacts, Trusted, trusted_of
 from harness.problems import Problem
-from harness.problems.base import Probe, TensorSpec
-from harness.process.cuda.arena_layout import aligned, nbytes
+from harness.problems.base import Probe
+from harness.problems.shapes import room_for
 from harness.schema import BLAMELESS, Case, Error, Kind, Limits, Result, Status, Suite, Telemetry
 
 #: Fewest results of a stretch that are kept at once. Who leaves a call out must make all but one of
@@ -165,11 +165,7 @@ def wanted_probes(suite: Suite, problem: Problem, entrants: Iterable[WorkerProce
 
 def arena_sizes(problem: Problem, probes: Sequence[Probe]) -> tuple[int, int]:
     """Bytes of the shared input and output arenas that fit the burst of every one of `probes`."""
-
-    def room(specs: Sequence[TensorSpec], calls: int) -> int:
-        return calls * sum(aligned(nbytes(spec.shape, spec.dtype)) for spec in specs)
-
     return (
-        max(room(problem.inputs(probe.case), probe.case.burst) for probe in probes),
-        max(room(problem.outputs(probe.case, probe.kwargs), probe.case.burst) for probe in probes),
+        max(p.case.burst * room_for(problem.inputs(p.case)) for p in probes),
+        max(p.case.burst * room_for(problem.outputs(p.case, p.kwargs)) for p in probes),
     )

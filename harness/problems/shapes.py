@@ -166,10 +166,11 @@ def _burst(case: Case, official: Sequence[Case], problem: Problem) -> int:
 def _room(case: Case, official: Sequence[Case], problem: Problem) -> int:
     """How many of its calls the official buffers hold."""
     return min(
-        max(known.burst * _bytes(specs(known)) for known in official) // _bytes(specs(case))
+        max(known.burst * room_for(specs(known)) for known in official) // room_for(specs(case))
         for specs in (problem.inputs, problem.outputs)
     )
 
 
-def _bytes(specs: Sequence[TensorSpec]) -> int:
+def room_for(specs: Sequence[TensorSpec]) -> int:
+    """Bytes that these take in an arena, one call's."""
     return sum(aligned(nbytes(spec.shape, spec.dtype)) for spec in specs)
