@@ -136,10 +136,6 @@ def join(folder: Path) -> None:
 
 
 def _removed(folder: Path) -> bool:
-    try:
+    with contextlib.suppress(OSError):
         folder.rmdir()
-    except FileNotFoundError:
-        return True
-    except OSError:
-        return False
-    return True
+    return not os.path.lexists(folder)
