@@ -7,7 +7,6 @@ folders, never through a path or a link that somebody who still runs could excha
 """
 
 import contextlib
-import operator
 import os
 import secrets
 import time
@@ -94,10 +93,10 @@ class Disk:
             return
         free = (found.f_bfree * found.f_frsize, found.f_ffree)
         now_s, self._still = time.monotonic(), tuple(map(max, self._still, free))
-        grown = any(map(operator.ge, map(operator.sub, self._free, free), LOOK_AGAIN))
+        grown = any(a - b >= by for a, b, by in zip(self._free, free, LOOK_AGAIN, strict=True))
         # Stopped, none moves what is to be counted, and calls that wait let go of nameless files.
         share = (max(LOOK_AGAIN[0], most_bytes // 4), max(LOOK_AGAIN[1], most_files // 4))
-        filled = any(map(operator.ge, map(operator.sub, self._still, free), share))
+        filled = any(a - b >= by for a, b, by in zip(self._still, free, share, strict=True))
         if grown or filled or now_s - self._counted_s > LOOK_AGAIN_S:
             self._counted_s = now_s
             with still() if filled else contextlib.nullcontext() as stopped:
