@@ -154,7 +154,7 @@ def _answer(suite: str, what: str, leaderboard: Leaderboard, where: str) -> str:
         told = " / ".join(f + doubt for f, doubt in zip(figures, doubts, strict=True))
         return told + (f" ({older})" if older else "")
     if re.fullmatch(r"[\w./-]+", what):
-        return _tflops(board, what) + (f" ({older})" if older else "")
+        return " / ".join(_cells(board, what)) + (f" ({older})" if older else "")
     raise UsageError(f"{where}: '{what}' is nothing that the board can answer", HINT)
 
 
@@ -214,10 +214,6 @@ def _has_all(board: Board, what: str) -> bool:
 
 def _row(board: Board, entry: str) -> Row | None:
     return next((row for row in board.rows if row.entry == entry), None)
-
-
-def _tflops(board: Board, entry: str) -> str:
-    return " / ".join(_cells(board, entry))
 
 
 def _cells(board: Board, entry: str) -> list[str]:
@@ -285,7 +281,7 @@ def _rivals(
             for r, doubt in zip(ratios, doubts, strict=True)
         ]
         mean = number(whole.value if whole else None, 3) + max(doubts) * bool(whole)
-        rows.append([f"× `{other}` ({_tflops(board, other)})", *cells, mean])
+        rows.append([f"× `{other}` ({' / '.join(_cells(board, other))})", *cells, mean])
     return _markdown([corner, *board.configs, "geomean"], rows)
 
 

@@ -387,7 +387,7 @@ def board_triples() -> dict[str, str]:
     """What stands on the committed board, as people write it → whose it is."""
     board, _ = build(ROOT / "results")
     shown = [(one, row.entry) for one in board.boards for row in one.rows]
-    return {quoted._tflops(one, entry): entry for one, entry in shown}
+    return {" / ".join(quoted._cells(one, entry)): entry for one, entry in shown}
 
 
 @pytest.mark.parametrize("page", pages(ROOT), ids=lambda path: path.relative_to(ROOT).as_posix())
