@@ -27,17 +27,14 @@ def run(args: argparse.Namespace) -> int:
     rows, lacking = [["baseline", "here", "version", "about"]], {}
     ready: dict[str, list[str]] = {}  # by problem: two of them never share a run
     folders = {folder.name: folder for folder in known(base() / "baselines")}
-    names = list(folders)
-    for name in args.check or names:
+    every = typed("python run.py baselines names all of them")
+    for name in args.check or folders:
         if name not in folders:
-            lacking[name] = did_you_mean(name, names) or typed(
-                "python run.py baselines names all of them"
-            )
+            lacking[name] = did_you_mean(name, folders) or every
             rows.append([name, "unknown", "", ""])
             continue
-        folder = folders[name]
         try:
-            manifest = read_manifest(folder)
+            manifest = read_manifest(folders[name])
         except HarnessError as error:
             rows.append([name, "broken", "", sanitize(error.message, 90)])
             lacking[name] = error.hint
@@ -46,9 +43,8 @@ def run(args: argparse.Namespace) -> int:
             lacking[name] = manifest.install if missing(manifest.needs) else ""
         else:
             ready.setdefault(manifest.problem, []).append(name)
-        version = version_of(manifest.version_of) if manifest.version_of else ""
         about = why or sanitize(manifest.description, 70)
-        rows.append([name, "no" if why else "yes", version, about])
+        rows.append([name, "no" if why else "yes", version_of(manifest.version_of), about])
     code = Exit.UNAVAILABLE if set(args.check or ()) & set(lacking) else Exit.OK
     if args.json:
         head, *found = rows
