@@ -102,21 +102,15 @@ class CampaignView(Terminal, View):
         return (time.monotonic() - self.began) / max(self.done, 1) * (self.total - self.done)
 
     def _picture(self) -> RenderableType:
-        bar = ProgressBar(
-            total=max(self.total, 1), completed=self.done, width=32, complete_style=BUSY
-        )
+        bar = ProgressBar(max(self.total, 1), self.done, width=32, complete_style=BUSY)
         head = Table.grid(padding=(0, 2))
         bad = any(name != Status.PASSED.value for name in self.statuses)
         head.add_row(bar, Text(self.line(), style=BAD if bad else GOOD))
         rows = Table.grid(padding=(0, 2))
         now = time.monotonic()
         for unit in list(self.running.values())[:SHOWN]:
-            age = duration(now - unit.since)
-            rows.add_row(
-                Text(unit.where, style="bold"),
-                _listed(unit.names),
-                Text(f"{unit.text}, {age}", DIM),
-            )
+            told = Text(f"{unit.text}, {duration(now - unit.since)}", DIM)
+            rows.add_row(Text(unit.where, style="bold"), _listed(unit.names), told)
         if len(self.running) > SHOWN:
             rows.add_row("", f"and {len(self.running) - SHOWN} more", "")
         return Group(head, rows)
