@@ -11,8 +11,7 @@ import torch
 from harness.process.cuda.arena_layout import nbytes, runs, windows
 from harness.process.cuda.driver import timer
 from harness.process.cuda.shared_memory import DTYPES, Arena
-
-Keep = Callable[[Any, int], None]  # takes a result and the number of its call
+from harness.worker.burst import Keep
 
 
 def windows_of(
