@@ -115,11 +115,7 @@ def one(entrant: Entrant, case: Case, machine: Machine, kernel: str, stem: Path,
 
 
 def command_for(folder: Path, manifest: str, case: Case) -> list[str]:
-    """A command that calls a submission once inside a profiler range; pass it to `run_ncu`.
-
-    manifest: its manifest as JSON. It runs outside the sandbox and without the judge: profile what
-    you trust.
-    """
+    """What `run_ncu` runs: one call inside a profiler range; `manifest`: the submission's, JSON."""
     words = [str(HOME), str(folder), manifest, case.model_dump_json()]
     return [sys.executable, "-c", PROGRAM, *words]
 
