@@ -175,10 +175,8 @@ def _longer_ms(samples: Sequence[Sample], gap_ms: float) -> float:
 
     The median: one rough call hides no overlap; of those that may wait for their host the least.
     """
-    alone, fast = (
-        sorted(s.alone_ms for s in samples if s.alone_ms is not None),
-        _fastest_ms(samples),
-    )
+    alone = sorted(s.alone_ms for s in samples if s.alone_ms is not None)
+    fast = _fastest_ms(samples)
     return alone[(len(alone) - 1) // 2 if fast < gate_delay_ms(1) else 0] - gap_ms - fast
 
 
