@@ -3,8 +3,7 @@
 The folder is shared with the nodes. Every attempt has two files in it: `LABEL-X.unit.json`, what to
 do, and `LABEL-X.events.jsonl`, which its process appends to and this side reads as it grows; X is
 drawn by chance, so that no node lays anything in their place. submitit's own log of a task lies
-beside them. Without `sbatch` on the PATH submitit runs the tasks
-as processes of this host.
+beside them. Without `sbatch` on the PATH submitit runs the tasks as processes of this host.
 
 Every node needs this checkout and its environment at the same path.
 """
