@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import os
 import shutil
@@ -49,7 +50,7 @@ def entrant(folder: Path, source: str) -> Entrant:
     folder.mkdir(parents=True)
     (folder / "submission.py").write_text(FORWARD)
     (folder / "manifest.yaml").write_text(
-        "name: x\nauthor: a\ndescription: d\nlanguage: cuda\nlicense: Apache-2.0\n"
+        f"name: {folder.name}\nauthor: a\ndescription: d\nlanguage: cuda\nlicense: Apache-2.0\n"
     )
     (folder / "kernel.cu").write_text(source)
     return load_entrant(folder, Kind.SUBMISSION, None)
@@ -264,6 +265,28 @@ def test_the_compilers_words_fake_no_line_of_ours(
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "x: COMPILE_ERROR: kernel.cu:3: x"
     assert lines[1:] == ["  | mine: built", "  |   next: sh", "  next: mend that line"]
+
+
+@pytest.mark.parametrize("status", ["UNAVAILABLE", "COMPILE_ERROR", "NO_FOLDERS"])
+def test_whatever_ends_one_the_others_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], status: str
+) -> None:
+    """UNAVAILABLE was the machine's, and ended the command: a source could bring it about."""
+
+    def report(asked: Entrant, *_: object) -> list[Any]:
+        if asked.folder.name == "ends":
+            raise CudaSourceError(status, "it does not tell")
+        return [build.KernelReport(**KERNEL)]
+
+    monkeypatch.setattr(build, "report", report)
+    names = [str(entrant(tmp_path / name, "").folder) for name in ("ends", "good")]
+    words = {"arch": ["sm_90a"], "fail_on_spills": False, "json": True}
+    ended = build.run(argparse.Namespace(names=names, **words))
+    assert ended == (1 if status == "COMPILE_ERROR" else 3)
+    printed = capsys.readouterr()
+    ends, good = json.loads(printed.out)["builds"]
+    assert (ends["error"], good["error"]) == (f"{status}: it does not tell", "")
+    assert f"ends: {status}: it does not tell" in printed.err
 
 
 def test_whoever_is_compiled_the_folders_of_all_stay_shut(

@@ -190,7 +190,12 @@ def test_by_nvcc_a_kernel_that_cannot_be_told_is_an_error(tmp_path, monkeypatch)
         monkeypatch.setattr(
             resources, "plain_by_nvcc", lambda _, s=symbols: (s, [report(name="_Z1k")])
         )
-        with pytest.raises(CudaSourceError, match="which kernel k<64> is; no NVRTC"):
+        monkeypatch.setattr(resources.shutil, "which", str)
+        with pytest.raises(CudaSourceError, match="which kernel k<64> is; no NVRTC") as told:
+            resources.build(tmp_path, "k.cu", launch, tmp_path, ["sm_90a"])
+        assert told.value.status == "COMPILE_ERROR", "the machine lacks nothing: it is the source's"
+        monkeypatch.setattr(resources.shutil, "which", lambda _: None)
+        with pytest.raises(CudaSourceError, match=r"^no NVRTC"):  # nor c++filt
             resources.build(tmp_path, "k.cu", launch, tmp_path, ["sm_90a"])
 
 

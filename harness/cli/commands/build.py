@@ -27,7 +27,7 @@ from harness.catalog.request import Request
 from harness.engine import session
 from harness.engine.assign_roles import Crew
 from harness.engine.guards.resource_watch import ResourceWatch
-from harness.errors import Exit, StorageError, UnavailableError, UsageError, WireError
+from harness.errors import Exit, UsageError, WireError
 from harness.measure.telemetry import Monitor
 from harness.problems import get_problem
 from harness.process import wire
@@ -42,6 +42,9 @@ from harness.worker.cuda.nvrtc import CudaSourceError
 from harness.worker.cuda.resources import KernelReport
 
 NOTHING = "nothing was compiled"  # nobody's fault: it is for newer GPUs, or has no .cu file
+GUIDE = "see docs/write-a-cuda-kernel.md"
+#: What ends an entry with exit 3 → what to do: a machine may lack what one of many asks for.
+LACKING = {NOTHING: GUIDE, "UNAVAILABLE": "pip install '.[cuda]'", "NO_FOLDERS": "make room there"}
 MOST_KERNELS = 1000
 CASE = Case(name="none", batch=1, heads=1, seqlen=1, headdim=64)  # nothing is called
 SUITE = Suite(name="build", cases=(CASE,))
@@ -94,16 +97,14 @@ def one(
             known = ", ".join(asked or resources.ARCHS)
             raise CudaSourceError(NOTHING, f"no .cu file of it holds a kernel for {known}")
     except CudaSourceError as cause:
-        if cause.status == "UNAVAILABLE":
-            raise UnavailableError(f"UNAVAILABLE: {cause}", "pip install '.[cuda]'") from None
         line = f":{cause.line}" if cause.line else ""  # of some faults the compiler names none
         place = f"{cause.file}{line}: " if cause.file else ""
-        hint = "mend that line" if cause.line else "see docs/write-a-cuda-kernel.md"
+        hint = LACKING.get(cause.status) or ("mend that line" if cause.line else GUIDE)
         reason = plain_text(f"{cause.status}: {place}{cause.message}")
         told = reason.replace("\n", "\n  | ")  # the compiler's words may look like ours
         print(f"{entrant.name}: {told}\n  next: {hint}", file=sys.stderr)
         failed = {"entry": entrant.name, "error": reason, "kernels": [], "text": entrant.name}
-        return Exit.UNAVAILABLE if cause.status == NOTHING else Exit.SUBMISSION_FAILED, failed
+        return Exit.UNAVAILABLE if cause.status in LACKING else Exit.SUBMISSION_FAILED, failed
     kernels = [asdict(r) | {"warnings": r.warnings, "broken": r.broken} for r in reports]
     text = f"{entrant.name}\n{resources.render(reports)}"
     spills = any(each.spill_store_bytes or each.spill_load_bytes for each in reports)
@@ -133,7 +134,7 @@ def report(
         request = Request(suite, Machine(), (entrant,), "", base(), own, level, entered=entered)
         worker = Crew(request, problem, "cpu", own).workers[entrant.name]
         if worker.unmade:
-            raise StorageError(worker.unmade, f"free space or permissions under {own.parent}")
+            raise CudaSourceError("NO_FOLDERS", f"under {own.parent}: {worker.unmade}")
         source = worker.jail.source
         asked = {"folder": str(source), "entry": entrant.manifest.entry}
         child = Child("harness.worker.cuda.resources", [], worker.jail)

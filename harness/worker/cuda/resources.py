@@ -258,13 +258,13 @@ def _compile_plain(source: Source) -> tuple[dict[str, str], list[KernelReport]]:
     try:
         compiled = compile_source(source)
     except CudaSourceError as error:
-        if error.status != "UNAVAILABLE":
+        if error.status != "UNAVAILABLE" or not shutil.which("c++filt"):
             raise
         symbols, reports = plain_by_nvcc(source)
         for name, _, _ in instances(source.launch):
             if not symbols.get(name):
                 said = f"nvcc does not tell which kernel {name} is; {error.message}"
-                raise CudaSourceError(error.status, said) from None
+                raise CudaSourceError("COMPILE_ERROR", said) from None
         return symbols, reports
     each = (
         parse_ptxas(p.log, kernels_of(p.cubin.read_bytes()), source.arch) for p in compiled.programs
