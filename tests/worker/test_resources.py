@@ -158,18 +158,26 @@ namespace { template<int D> __global__ void hidden(float* p) { p[0] = D; } }
 namespace a { __global__ void inner(float* p) { p[0] = 1; } }
 using namespace a;
 template<int D> __global__ void attnboard_at(float* p) { p[0] = D; }  // as a helper of ours once
+namespace a { extern "C" __global__ void d(float* p) { p[0] = 1; } }
+template<int D, void (*)(float*) = &c> __global__ void one(float* p) { p[0] = D; }
+template<int D, void (*)(float*) = &c, void (*)(float*) = &inner> __global__ void two(float* p) {
+  p[0] = D;
+}
 """
 
 
 @needs_nvcc
 @pytest.mark.parametrize("arch", resources.ARCHS)
 def test_by_nvcc_a_kernel_has_its_launch_however_its_name_is_written(tmp_path, monkeypatch, arch):
-    """c++filt spelt it otherwise: threads unknown, and the promise of blocks was kept unasked."""
+    """c++filt spelt it otherwise: threads unknown, and the promise of blocks was kept unasked.
+
+    A kernel with the address of another in its name was taken for that one, or for none.
+    """
     without = CudaSourceError("UNAVAILABLE", "no NVRTC")
     monkeypatch.setattr(resources, "compile_source", lambda _: (_ for _ in ()).throw(without))
     (tmp_path / "k.cu").write_text(PLAIN)
     names = ["void_k", "t<{D}>", "(c)", "::c", "hidden<N>", "inner", "hidden< {D} * 2 >"]
-    names += ["attnboard_at<{D}>"]
+    names += ["attnboard_at<{D}>", "a::d", "one<{D}>", "two<{D}>"]
     base = {"headdims": [64], "grid": [1], "block": [32], "args": []}
     launch = {"kernels": [{"name": name, **base} for name in names]}
     found = resources.build(tmp_path, "k.cu", launch, tmp_path, [arch])

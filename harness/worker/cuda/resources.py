@@ -24,7 +24,6 @@ import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -280,11 +279,12 @@ def plain_by_nvcc(source: Source) -> tuple[dict[str, str], list[KernelReport]]:
     plain, symbols = _demangled([r.name for r in reports]), {}
     reports = [r for r in reports if not r.name.startswith(f"_Z{len(AT)}{AT}I")]
     for text in plain.values():
-        if held := re.fullmatch(rf"void {AT}<(\d+), .*, &(.+)>\(\)", text):
-            name, at = names[int(held[1])], held[2]  # (void f<64>(float*)), or a::f of no template
-            of_c = (r.name for r in reports if r.name == name or at.startswith(f"({r.name}("))
-            fit = (s for s, t in plain.items() if at == f"({t})" or t.startswith(f"{at}("))
-            symbols[name] = next(chain(fit, of_c), "")
+        if held := re.fullmatch(rf"void {AT}<(\d+), .*, {AT}_, &(.+)>\(\)", text):
+            at = held[2]  # (void f<64>(float*)), (f(float*)), or a::f of no template
+            fit = [s for s, t in plain.items() if at == f"({t})" or t.startswith(f"{at}(")]
+            of_c = (s for s in plain if at.startswith(f"({s}(") or at.endswith(f"::{s}"))
+            fit = fit or list(of_c)  # whose own names tell no arguments
+            symbols[names[int(held[1])]] = fit[0] if len(fit) == 1 else ""
     return symbols, reports
 
 
@@ -294,9 +294,10 @@ def instantiating_source(source: Path, names: Iterable[str]) -> str:
     nvcc compiles a template only where something uses it; NVRTC is told the names directly. An
     address in device memory would cost its kernel registers.
     """
-    each = (f"{at}, decltype(&{name}), &{name}" for at, name in enumerate(names))
+    each = (f"{at}, decltype(&{name}), {AT}_, &{name}" for at, name in enumerate(names))
     uses = "".join(f"template __global__ void {AT}<{one}>();\n" for one in each)
-    return f'#include "{source}"\ntemplate <int, class T, T> __global__ void {AT}() {{}}\n{uses}'
+    head = f"struct {AT}_;\ntemplate <int, class T, class, T> __global__ void {AT}() {{}}"
+    return f'#include "{source}"\n{head}\n{uses}'
 
 
 def _demangled(symbols: Sequence[str]) -> dict[str, str]:
