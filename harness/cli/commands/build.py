@@ -174,13 +174,10 @@ def _kernels_from(child: Child, deadline: float) -> list[KernelReport]:
         if (op := message.get("op")) == "done":
             return found
         if op == "failed":
-            line = message.get("line")
-            raise CudaSourceError(
-                _text(message.get("status"))[:40],
-                plain_text(str(message.get("message")))[:8000],
-                _text(message.get("file")),
-                line if isinstance(line, int) and 0 <= line < 10**9 else 0,
-            )
+            status, file = (_text(message.get(key)) for key in ("status", "file"))
+            said, line = plain_text(str(message.get("message")))[:8000], message.get("line")
+            line = line if isinstance(line, int) and 0 <= line < 10**9 else 0
+            raise CudaSourceError(status[:40], said, file, line)
         found.append(_kernel(message.get("kernel")))
     raise CudaSourceError("INVALID_SUBMISSION", f"more than {MOST_KERNELS} kernels")
 
