@@ -19,6 +19,10 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from harness.process.text import unordered
+
 NAME = re.compile(r"[a-z][a-z0-9_]{1,39}")
 RESERVED = {"all", "null"}
 PATH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,79}(/[A-Za-z0-9_][A-Za-z0-9_.-]{0,79}){0,5}")
@@ -65,7 +69,7 @@ def main(argv: list[str] | None = None) -> int:
     reasons = reasons or trespass(args.repo, args.base, args.head, _name_of(found), args.author)
     reasons = reasons or stale(args.repo, start, args.base, _name_of(found))
     for reason in reasons:
-        print(f"refused: {reason}".replace("##[", "# #["))  # which is an order to a runner
+        print(unordered(f"refused: {reason}"))
     if reasons:
         print("next: move everything else to a pull request of its own")
         return 1
@@ -243,7 +247,7 @@ def git(repo: Path, *arguments: str, may_find_none: bool = False) -> bytes:
     told = subprocess.run(["git", "-C", str(repo), *arguments], capture_output=True, check=False)
     if told.returncode not in (0, int(may_find_none)):  # below 0: it was killed
         said = repr(told.stderr.decode(errors="replace").strip())  # git quotes what it was given
-        sys.exit(f"git {' '.join(arguments)}: {said}".replace("##[", "# #["))
+        sys.exit(unordered(f"git {' '.join(arguments)}: {said}"))
     return told.stdout
 
 

@@ -29,7 +29,7 @@ from pydantic import ConfigDict, ValidationError
 
 from harness.errors import StorageError
 from harness.problems import PROBLEMS
-from harness.process.text import each_once, plain_text, shown
+from harness.process.text import dumps, each_once, plain_text, shown
 from harness.schema import Front, Kind, Result, Slack, Status, is_hidden
 
 #: Keys told first: what `Head` holds.
@@ -88,7 +88,7 @@ def to_line(result: Result) -> str:
     fields = json.loads(result.model_dump_json())
     middle = [key for key in fields if key not in FRONT and key not in HEAVY]
     ordered = {key: fields[key] for key in (*FRONT, *middle, *HEAVY)}
-    body = json.dumps(ordered, ensure_ascii=True, separators=(",", ":"), allow_nan=False)[:-1]
+    body = dumps(ordered, separators=(",", ":"), allow_nan=False)[:-1]
     return f'{body},"crc32":"{zlib.crc32(body.encode()):08x}"}}'
 
 

@@ -7,7 +7,6 @@ it closes, the run ends as by Ctrl-C, whatever became of the process that starte
 
 import argparse
 import contextlib
-import json
 import os
 import signal
 import socket
@@ -28,6 +27,7 @@ from harness.engine.events import Observer, Progress
 from harness.engine.session import execute, warm_up
 from harness.errors import Exit, HarnessError, SubmissionError, UnavailableError
 from harness.process import process_tree
+from harness.process.text import dumps
 from harness.schema import Machine, Result
 
 BLOCK_EVERY_S = 1.0  # the view does not need every block of every GPU
@@ -45,7 +45,7 @@ class EventWriter(Observer):
         """One event."""
         message: Message = {"op": op, **fields}
         with self._lock:
-            self.file.write(json.dumps(message) + "\n")
+            self.file.write(dumps(message) + "\n")
             self.file.flush()
 
     def save(self, result: Result) -> None:

@@ -15,6 +15,7 @@ from functools import partial
 from typing import TextIO
 
 from harness.errors import Exit
+from harness.process.text import unordered
 
 CLOSED = "closed"
 
@@ -51,8 +52,8 @@ class Output(io.TextIOBase):
         return self.stream.fileno()
 
     def write(self, text: str) -> int:
-        """All of `text`, or nothing more from here on."""
-        self._try(partial(self.stream.write, text))
+        """All of `text`, but for orders to a CI runner, or nothing more from here on."""
+        self._try(partial(self.stream.write, unordered(text)))
         return len(text)
 
     def flush(self) -> None:

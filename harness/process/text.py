@@ -13,9 +13,10 @@ from typing import Any
 ESCAPE = re.compile(r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]")
 #: C0, C1, bidi and other unseen characters, private ones, separators of lines that are no "\n".
 UNSEEN = frozenset({"Cc", "Cf", "Co", "Zl", "Zp"})
-#: What a CI runner takes for an order to itself: `::` that begins a line, blanks before it or not,
-#: and `##[`, `##vso[` (Azure's) or `##teamcity[` anywhere.
-ORDER = re.compile(r"^([^\S\n]*):(?=:)|#(?=#\w*\[)", re.MULTILINE)
+#: The first sign of what a CI runner takes for an order to itself: `##[`, `##vso[` (Azure's) or
+#: `##teamcity[` anywhere, and `::` that begins a line, blanks before it or not.
+MARK = r"#(?=#\w*\[)"
+ORDER = re.compile(rf"(?:^|(?<=\r))[^\S\r\n]*:(?=:)|{MARK}", re.MULTILINE)
 MOST_KEYS = 1000  # of one object of JSON
 SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -25,7 +26,12 @@ def plain_text(text: str) -> str:
     text = ESCAPE.sub("", text)
     if not (text.isascii() and text.isprintable()):
         text = "".join(c for c in text if c in "\n\t" or unicodedata.category(c) not in UNSEEN)
-    return ORDER.sub(lambda found: f"{found[0]} ", text).strip()
+    return unordered(text).strip()
+
+
+def unordered(text: str) -> str:
+    """`text` with a blank in each order: it is none, and nothing taken away leaves another."""
+    return ORDER.sub(r"\g<0> ", text) if "##" in text or "::" in text else text
 
 
 def shown(text: object, most: int = 4096) -> str:
@@ -35,9 +41,9 @@ def shown(text: object, most: int = 4096) -> str:
     return line if line.isprintable() else ascii(line)
 
 
-def dumps(document: object, indent: int | None = None) -> str:
-    """What --json prints: JSON, in whose texts no CI runner reads an order."""
-    return re.sub(r"##(?=\w*\[)", r"#\\u0023", json.dumps(document, indent=indent))
+def dumps(document: object, **how: Any) -> str:
+    """JSON of this form, in whose texts no CI runner reads an order: they are what they were."""
+    return re.sub(MARK, r"\\u0023", json.dumps(document, **how))
 
 
 def run_document(kind: str, rows: Sequence[object], refused: Iterable[str]) -> str:

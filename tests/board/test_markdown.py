@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from harness.board.rank import Board, leaderboard
-from harness.board.render import text as text_of_board
 from harness.board.render.markdown import render, safe
 from harness.board.render.notes import Notes, conditions_of
 from harness.board.render.text import (
@@ -124,7 +123,7 @@ def test_text_of_a_submission_cannot_break_out() -> None:
     nasty = "\x1b[31mred\x1b]0;title\x07 ::error file=x::boom <script>alert(1)</script> | [x](y)"
     text = board_text([result("evil", status=Status.CRASHED, reason=nasty, author=nasty)])
     assert "\x1b" not in text
-    assert "::error" not in text
+    assert not re.search(r"^\s*::|##\w*\[", text, re.MULTILINE)
     assert "<script" not in text
     assert "\\[x\\]" in text
 
@@ -227,16 +226,16 @@ def test_what_is_a_name_by_its_type_is_shown_as_it_is(kind: object) -> None:
 def test_washed_text_is_one_harmless_line(text: str) -> None:
     washed = sanitize(text)
     assert not re.search(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e]", washed)
-    assert not re.search(r"::[a-z-]+[^:]*::", washed, re.IGNORECASE)
+    assert not washed.startswith("::")
     assert len(washed) <= 400
 
 
-@given(st.text(alphabet="\x1b[]0;m:error# \x07abc\\::", max_size=80))
+@given(st.text(alphabet="\x1b[]0;m:error# \x07abc\\::\r\n", max_size=80))
 def test_no_order_to_a_terminal_or_a_runner_survives(text: str) -> None:
     washed = sanitize(text)
     assert "\x1b" not in washed
-    assert "##[" not in washed
-    assert not re.search(r"::[a-z-]+(\s[^:]*)?::", washed, re.IGNORECASE)
+    assert not re.search(r"##\w*\[", washed)
+    assert not washed.startswith("::")
 
 
 @pytest.mark.parametrize(
@@ -245,11 +244,10 @@ def test_no_order_to_a_terminal_or_a_runner_survives(text: str) -> None:
         ("\x1b[1;31mred\x1b[0m", "red"),
         ("\x1b]8;;http://x\x07link\x1b]8;;\x07", "link"),
         ("a\r\nb\tc", "a b c"),
-        ("::error file=a.py,line=1::boom", "error file=a.py,line=1::boom"),
-        ("::error file=a:b::boom", "error file=a:b::boom"),
-        ("::set-output::x", "set-output::x"),
-        ("##[group]x", "[group]x"),
-        ("##vso[task.x]y", "vso[task.x]y"),
+        (" \r\n ::error file=a.py,line=1::boom", ": :error file=a.py,line=1::boom"),
+        ("a ::set-output::x", "a ::set-output::x"),
+        ("##[group]x", "# #[group]x"),
+        ("###vso[task.x]y ##a##teamcity[", "## #vso[task.x]y ##a# #teamcity["),
         ("std::vector<int>::size()", "std::vector<int>::size()"),
         ("\u202egnp.exe", "gnp.exe"),
     ],
@@ -264,13 +262,12 @@ def test_letters_keep_the_accents_that_languages_write_and_no_tower() -> None:
     assert len(sanitize("a" + "\u0336" * 300 + "b")) == 5
 
 
-@pytest.mark.parametrize("text", [":" * 30_000 + "a::", "#" * 30_000 + "["])
-def test_a_row_of_one_sign_goes_at_once(text: str) -> None:
-    """Pair by pair it took a manifest's author of 30,000 colons 16 s on every board."""
-    assert not text_of_board._WORKFLOW.search(text_of_board._WORKFLOW.sub("", text))
-    assert len(sanitize(text)) <= 3
-    longest = text[0] * 1_000_000 + "1"  # no order; tried from each of its signs it takes an hour
-    assert sanitize(longest, 2_000_000) == longest
+@pytest.mark.parametrize("sign", [":", "#", "##a", " :", "##[", "\x1b[", "\x1b]", "  "])
+def test_a_row_of_one_sign_is_looked_at_once(sign: str) -> None:
+    """One after the other they took a manifest's author of 30,000 letters a minute on each board."""
+    longest = sign * 200_000 + "["  # with its square or with a pass for each of them: for hours
+    assert len(sanitize(longest)) <= 400
+    assert not re.search(r"##\w*\[|^::", sanitize(longest, 2_000_000))
 
 
 def test_every_ending_but_passed_has_a_next_move() -> None:

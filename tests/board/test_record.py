@@ -407,6 +407,14 @@ def test_a_full_disk_gives_the_line_back_and_keeps_the_file_whole(
     assert path.read_bytes() == before
 
 
+def test_no_line_is_an_order_to_a_ci_runner() -> None:
+    """One that the disk refuses is printed as it is."""
+    told = result("a").model_copy(update={"author": "##vso[task.setvariable variable=A]b ###[c"})
+    line = record.to_line(told)
+    assert not re.search(r"##\w*\[", line)
+    assert record.parse(line.encode()) == told
+
+
 def test_a_folder_that_cannot_be_made_is_a_storage_error(tmp_path: Path) -> None:
     (tmp_path / "nvidia-h200").write_text("a file is in the way")
     with pytest.raises(StorageError, match="cannot write the record of mine"):

@@ -220,10 +220,12 @@ def test_the_guard_reads_owners_as_the_schema_does() -> None:
         assert [w.strip() for w in line[1].split(",") if w.strip()] == list(manifest.owners) == told
 
 
-def test_no_path_is_an_order_to_the_runner(hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
-    assert guard(hub, edit("submissions/mine/##[error]x.py")) == 1
-    assert "# #[error]x" in (said := capsys.readouterr().out)
-    assert "##[" not in said
+@pytest.mark.parametrize("order", ["[error]", "vso[task.x]", "teamcity[x]"])
+def test_no_path_is_an_order_to_the_runner(
+    hub: Hub, capsys: pytest.CaptureFixture[str], order: str
+) -> None:
+    assert guard(hub, edit(f"submissions/mine/##{order}x.py")) == 1
+    assert f"# #{order}x" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("mode", ["100644", "040000"])
@@ -363,7 +365,7 @@ def test_a_number_that_is_none_is_refused(hub: Hub, pull: str) -> None:
 
 
 def test_what_git_quotes_of_a_pull_request_is_no_order_to_the_runner(hub: Hub) -> None:
-    url = '"-x\\n::error file=README.md::forged\\n##[error]forged"'
+    url = '"-x\\n::error file=README.md::forged\\n##vso[error]forged"'
     text = f'[submodule "x"]\n\tpath = x\n\turl = {url}\n'
     pull, commit = hub.pull(lambda work: hub.write(work, ".gitmodules", text))
     with pytest.raises(SystemExit) as told:
@@ -371,7 +373,7 @@ def test_what_git_quotes_of_a_pull_request_is_no_order_to_the_runner(hub: Hub) -
     said = str(told.value)
     assert "forged" in said
     assert "\n" not in said
-    assert "##[" not in said
+    assert "# #vso[error]" in said
 
 
 # --------------------------------------------------------------------------- CPU checks

@@ -279,6 +279,15 @@ def test_what_works_passes_through() -> None:
     assert (below.getvalue(), out.fault, out.code_beside(0)) == ("hello\n", "", 0)
 
 
+def test_no_command_prints_an_order_to_a_ci_runner() -> None:
+    """A path under results/, an exception's words: what nobody took for a stranger's text."""
+    below = io.StringIO()
+    told = "left out: ##vso[task.x]y\n  ::error::x\r::y\n##[group] a::b #1 ## [x](y)\n"
+    Output(below).write(told)
+    right = "left out: # #vso[task.x]y\n  : :error::x\r: :y\n# #[group] a::b #1 ## [x](y)\n"
+    assert below.getvalue() == right
+
+
 def test_a_reader_who_left_is_141_beside_nothing_worse(closed_pipe: TextIO) -> None:
     out = Output(closed_pipe)
     for _ in range(3):

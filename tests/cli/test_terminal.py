@@ -30,7 +30,7 @@ def tell(file: TextIO) -> None:
     with Terminal(file=file) as terminal:
         terminal.stage("mine", "build")
         terminal.check("mine", "hdim64_seq4k", Status.PASSED, "")
-        terminal.check("mine", "hdim128_seq8k", Status.NONFINITE, "\x1b[2JNaN ::error::x")
+        terminal.check("mine", "hdim128_seq8k", Status.NONFINITE, "\x1b[2JNaN ##[error]x")
         for done in range(21):
             terminal.block(
                 Progress("hdim64_seq4k", done, 20, 65.0 - done, {"mine": Interval(1.1, 1, 1.2)})
@@ -49,11 +49,10 @@ def story(file: io.StringIO) -> str:
 def test_plain_lines() -> None:
     text = story(io.StringIO())
     assert "\x1b" not in text
-    assert "::error" not in text
     lines = text.splitlines()
     assert lines[0] == "mine: build"
     assert "✓ mine · hdim64_seq4k: PASSED" in lines
-    assert "✗ mine · hdim128_seq8k: NONFINITE (NaN error::x)" in lines
+    assert "✗ mine · hdim128_seq8k: NONFINITE (NaN # #[error]x)" in lines
     assert sum(line.startswith("hdim64_seq4k: block") for line in lines) == 11
     assert "hdim64_seq4k: block 20/20, done; mine 1.100× [1.000, 1.200]" in lines
     assert any(line.startswith("mine · hdim64_seq4k: PASSED  0.") for line in lines)
@@ -103,14 +102,14 @@ def test_a_wrong_output_is_drawn_and_its_replay_is_named() -> None:
 
 def test_what_a_submission_printed_stands_under_its_verdict_once() -> None:
     out = io.StringIO()
-    told = "\n".join(f"line {n}\x1b[2J ::error::x" for n in range(9)) + "\n\n" + "x" * 999
+    told = "\n".join(f"line {n}\x1b[2J ##[error]x" for n in range(9)) + "\n\n" + "x" * 999
     with Terminal(file=out) as terminal:
         terminal.verdict(result(log_tail=told))
         terminal.verdict(result("mine", "hdim128_seq8k", log_tail=told))
         terminal.verdict(result("other", status=Status.CRASHED, log_tail="boom"))
     lines = out.getvalue().splitlines()
     assert lines[0].startswith("mine · hdim64_seq4k: PASSED")
-    assert lines[1:6] == [f"    | line {n} error::x" for n in range(4, 9)]
+    assert lines[1:6] == [f"    | line {n} # #[error]x" for n in range(4, 9)]
     assert lines[6] == "    | " + "x" * 159 + "…"
     assert lines[7].startswith("mine · hdim128_seq8k: PASSED")
     assert lines[8:10] == ["other · hdim64_seq4k: CRASHED", "    | boom"]
@@ -125,7 +124,7 @@ def story_of_a_campaign(file: io.StringIO) -> str:
         rack.heard("0.0", {"op": "block", "config": "hdim64_seq4k", "done": 3, "total": 20})
         rack.verdict(result("a"))
         rack.verdict(result("sdpa_cudnn", kind=Kind.BASELINE))
-        rack.verdict(result("b", status=Status.COMPILE_ERROR, reason="no ::error::"))
+        rack.verdict(result("b", status=Status.COMPILE_ERROR, reason="no ##[error]"))
         rack.tick()
         if rack.moving:
             rack.console.print(rack._picture())

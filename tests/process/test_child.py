@@ -36,7 +36,7 @@ from harness.process.child import (
     untrusted_env,
 )
 from harness.process.sandbox import namespaces, usage
-from harness.process.text import plain_text
+from harness.process.text import plain_text, unordered
 
 
 def test_text_of_strangers_is_plain() -> None:
@@ -57,9 +57,18 @@ def test_text_of_strangers_is_plain() -> None:
 def test_no_line_of_a_stranger_is_an_order_to_a_ci_runner(dirty: str) -> None:
     plain = plain_text(dirty)
     assert plain_text(plain) == plain
-    assert not re.search(r"##\w*\[", plain), "GitHub's, Azure's (##vso[), TeamCity's (##teamcity[)"
-    assert not any(line.lstrip().startswith("::") for line in plain.splitlines())
+    for told in (plain, unordered(dirty)):
+        assert not re.search(r"##\w*\[", told)
+        assert not any(line.lstrip().startswith("::") for line in re.split("[\r\n]", told))
     assert not any(c in "\x1b\u202e\ufeff\u2028" or "\x80" <= c < "\xa0" for c in plain)
+
+
+def test_what_an_order_is_stands_in_one_place() -> None:
+    home = Path(__file__).parents[2]
+    files = [path for at in ("harness", ".github/scripts") for path in (home / at).rglob("*.py")]
+    told = [path.name for path in files if re.search(r"#[^\w\s]*#\S*\[", path.read_text())]
+    assert told == ["text.py"]
+    assert (home / "harness" / "process" / "text.py").read_text().count("MARK = ") == 1
 
 
 def test_the_environment_is_an_allow_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

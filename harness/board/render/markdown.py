@@ -305,4 +305,4 @@ def safe(text: str) -> str:
 
 def code(text: str) -> str:
     """A name in code type; what would end the code or the cell is taken out."""
-    return f"`{re.sub(r'[`|<>]', '', sanitize(text, 80)) or '?'}`"
+    return f"`{sanitize(re.sub(r'[`|<>]', '', text), 80) or '?'}`"

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from harness.board.rank import HELD, Board, Row
 from harness.errors import typed
 from harness.measure.stats import Interval
+from harness.process.text import unordered
 from harness.schema import Case, Kind, Result, Status
 from harness.schema.mismatch import Mismatch
 
@@ -19,11 +20,6 @@ _ESCAPES = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]P^_X].*?(?:\x07|\x1b\\|$)|\x1b.?|[\x80-\x9f]", re.DOTALL
 )
 _PLAIN = re.compile(r"[A-Za-z0-9_.,()%=/+-]+(?: [A-Za-z0-9_.,()%=/+-]+)*")
-#: `::error file=…::text`, `##[group]`, `##vso[x]` are orders to the runner that reads the log.
-#: A longer row of the same sign is looked at once, and goes as a whole.
-_WORKFLOW = re.compile(
-    r"(?<!:):{2,}(?=[a-z][a-z-]*(?:\s(?:(?!::)[^\n])*)?::)|(?<!#)#{2,}(?=\w*\[)", re.IGNORECASE
-)
 MOST_MARKS = 3
 DOUBT = "?"  # behind a place or a figure whose row was not judged
 UNHELD = {
@@ -33,16 +29,14 @@ UNHELD = {
 
 
 def sanitize(text: str, limit: int = 400) -> str:
-    """One harmless line: no escape sequence, no workflow command, no control or bidi character."""
+    """One harmless line: no escape sequence, no order, no control or bidi character."""
     if len(text) <= limit and _PLAIN.fullmatch(text):
         return text  # nearly always, and a board of 100,000 lines asks often
     text = _ESCAPES.sub("", text)
-    text = "".join(" " if c in "\t\n\r\v\f\u2028\u2029" else c for c in text)
-    text = "".join(c for c in text if unicodedata.category(c) not in {"Cc", "Cf", "Cs", "Co"})
+    unseen = {"Cc", "Cf", "Cs", "Co"}
+    text = "".join(c for c in text if c.isspace() or unicodedata.category(c) not in unseen)
     text = text if text.isascii() else _unpiled(text)
-    text = re.sub(r" {2,}", " ", text).strip()
-    while _WORKFLOW.search(text):  # taking one away may leave another
-        text = _WORKFLOW.sub("", text)
+    text = unordered(" ".join(text.split()))
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
