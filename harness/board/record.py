@@ -273,13 +273,12 @@ def _without_crc(raw: bytes) -> str:
 
 def _reason(error: Exception) -> str:
     """One line for terminals and CI's logs: a key may be anything."""
-    said = str(error)
-    if isinstance(error, ValidationError):
-        first = error.errors()[0]
-        said = f"{'.'.join(map(str, first['loc'])) or 'line'}: {first['msg']}"
+    if isinstance(error, ValidationError):  # whose own text holds the input, once for each fault
+        first = error.errors(include_input=False, include_context=False)[0]
+        error = ValueError(f"{'.'.join(map(str, first['loc'])) or 'line'}: {first['msg']}")
     if isinstance(error, json.JSONDecodeError):
-        said = f"not JSON: {error.msg} at column {error.colno}"
-    return plain_text(shown(said, 300))
+        error = ValueError(f"not JSON: {error.msg} at column {error.colno}")
+    return plain_text(shown(str(error), 300))
 
 
 # --------------------------------------------------------------------------- which lines count
