@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import os
 import shutil
 import zlib
 from pathlib import Path
@@ -186,6 +187,15 @@ def test_a_line_that_is_not_there(tmp_path: Path, lines: list[Result]) -> None:
     for number in ("99", "x", "0", "-1", ""):
         with pytest.raises(UsageError, match=r"lines 1 to \d+\n.*FILE\.jsonl:1"):
             call(verify, "verify", tmp_path, f"{path}:{number}", "--audit-only")
+
+
+def test_a_pipe_in_the_place_of_a_file_of_records_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "x.jsonl")
+    shut = os.open(tmp_path / "x.jsonl", os.O_RDWR)  # else the test would wait where it fails
+    os.write(shut, b"{}\n")
+    with pytest.raises(UsageError, match="is no regular file"):
+        call(verify, "verify", tmp_path, f"{tmp_path}/x.jsonl:1", "--audit-only")
+    os.close(shut)
 
 
 # --------------------------------------------------------------------------- today

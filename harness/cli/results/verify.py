@@ -21,6 +21,7 @@ from harness.board.rank import interval_of
 from harness.board.record import newest
 from harness.board.render.text import sanitize, times
 from harness.catalog.entrants import places
+from harness.catalog.source_files import read_file
 from harness.catalog.suites import known_suites, load_suite
 from harness.cli.arguments import whole
 from harness.cli.results.compare import _named, percent
@@ -31,6 +32,8 @@ from harness.measure.stats import Interval
 from harness.process.project import base
 from harness.process.text import dumps
 from harness.schema import MOST_BLOCKS, Kind, Machine, Result, Status, Suite, is_hidden
+
+MOST_BYTES = 4 << 30  # of a file of records
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +114,10 @@ def _latest(heads: Iterable[record.Head]) -> list[record.Head]:
 def _line(path: Path, number: str) -> Result:
     hint = "name a line that exists: FILE.jsonl:1"
     try:
-        lines = path.read_bytes().splitlines()
+        lines = read_file(path, MOST_BYTES, UsageError).splitlines()
         if not (number.isascii() and number.isdigit() and 1 <= int(number) <= len(lines)):
             raise UsageError(f"{path}:{number}: it has lines 1 to {len(lines)}", hint)
         return record.parse(lines[int(number) - 1])
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}", hint) from None
     except ValueError as error:
         hint = "python run.py rank names all such lines"
         raise UsageError(f"{path}:{number}: {error}", hint) from None
