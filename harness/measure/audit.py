@@ -177,6 +177,7 @@ def doubts(row: Result, suite: Suite, cut: bool = False) -> list[str]:
     whole = all(len(s.calls_ms) == row.case.burst for s in row.samples)
     checks = {
         "a sample does not hold one time per call": whole,
+        "its date tells no time of the day, by which the newest row counts": len(row.date) > 10,
         "a block occurs twice": len({s.block for s in row.samples}) == len(row.samples),
         f"fewer than {fewest} blocks": not passed or row.blocks >= fewest,
         OVERTOLD: not any(s.overtold and not s.late for s in row.samples),  # as engine/timing.py

@@ -125,7 +125,9 @@ def true_rows(long: float = 1.0) -> dict[str, Result]:
     evidence["crashed"].told = (hashlib.sha256(b"\1").hexdigest(), "01")
     commitment = hashlib.sha256(bytes.fromhex(SECRET)).hexdigest()
     facts = replace(
-        FACTS.for_case(commitment, SECRET), run="20261123T010000Z-abcdef", date="2026-11-23"
+        FACTS.for_case(commitment, SECRET),
+        run="20261123T010000Z-abcdef",
+        date="2026-11-23T01:00:00Z",
     )
     gaps = [0.295 + rng.gauss(0, 0.001) for _ in range(SUITE.blocks)]
     readings = [
@@ -556,3 +558,9 @@ def test_whose_pace_or_control_is_not_told_is_not_called_forged() -> None:
     assert "no row of its control" in not_made_again(row, beside)
     beside["two"] = result("two", kind=Kind.BASELINE)
     assert not not_made_again(row, beside)
+
+
+def test_a_date_without_its_time_is_no_run_s() -> None:
+    """It sorted before every row of that day, so an older one stayed the newest."""
+    (why,) = doubts(TRUE["mine"].model_copy(update={"date": "2026-11-23"}), SUITE)
+    assert "no time of the day" in why
