@@ -367,3 +367,18 @@ def test_names_of_files_are_a_comment(traced: TraceSet) -> None:
     assert [line for line in text.splitlines() if line.startswith(("#", "blocks"))] == [
         text.splitlines()[0]
     ]
+
+
+def test_a_file_of_indptr_is_no_longer_than_what_it_holds(traced: TraceSet) -> None:
+    """It was read, and its head parsed, for each of 238,000 lines: for weeks."""
+    traced.add([5, 6, 7], [5, 6, 7])
+    file = traced.folder / "blob0.safetensors"
+    ends = {"qo_indptr": [0, 5, 11, 18], "kv_indptr": [0, 5, 11, 18]}
+    long = {f"t{n}": [0] for n in range(1000)}
+    for body, why in (
+        (safetensors(long | ends), r"w.jsonl:1: .*a head of \d+ bytes"),
+        (safetensors(ends) + bytes(1 << 20), r"blob0.safetensors: \d+ bytes, at most"),
+    ):
+        file.write_bytes(body)
+        with pytest.raises(UsageError, match=why):
+            traced.call()

@@ -31,7 +31,8 @@ from harness.process.text import shown
 from harness.schema import Case, Suite, is_name
 from harness.schema.suite import MOST_CASES, MOST_SEQUENCES
 
-MOST_BYTES = 64 << 20
+MOST_BYTES = 16 << 20  # of a definition, or of workloads
+MOST_INDPTR, MOST_HEAD = 1 << 20, 16 << 10  # bytes of a file of indptr; of them its head
 DTYPES = {"float16": "fp16", "bfloat16": "bf16"}
 BASELINES = ("sdpa_cudnn", "sdpa_flash", "flash_attn_2", "flash_attn_3", "flash_attn_4")
 BURST_FLOPS = 3e12  # some 6 ms on an H200
@@ -172,12 +173,14 @@ def _indptr(workload: Any, name: str, path: Path) -> list[int]:
     files = [folder / source["path"] for folder in above[: min(MOST_ABOVE, len(above) - 1)]]
     if (file := next(filter(os.path.isfile, files), None)) is None:
         raise ValueError(f"inputs.{name}: no file {source['path']!r:.200} at or above {path}")
-    body = read_file(file, MOST_BYTES, UsageError)
+    body = read_file(file, MOST_INDPTR, UsageError)
     end = 8 + int.from_bytes(body[:8], "little")
+    if end > MOST_HEAD:
+        raise ValueError(f"inputs.{name}: a head of {end} bytes, at most {MOST_HEAD}")
     head = json.loads(body[8:end])[source["tensor_key"]]
     first, last = head["data_offsets"]
     kind = {"I32": "<i4", "I64": "<i8"}[head["dtype"]]
-    values = [int(value) for value in np.frombuffer(body[end + first : end + last], kind)]
+    values: list[int] = np.frombuffer(body[end + first : end + last], kind).tolist()
     if len(values) != workload["axes"]["len_indptr"] or sorted(values) != values or values[0]:
         raise ValueError(f"inputs.{name}: not len_indptr places that rise from 0")
     return values
