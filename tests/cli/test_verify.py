@@ -347,6 +347,28 @@ def test_without_the_gpu_it_cannot(
     assert "CANNOT: " in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("changes", "lost"),
+    [
+        ({}, ""),
+        ({"numerics_class": "approximate"}, "exact"),
+        ({"likeness": {"sdpa_flash": 1.0}}, "its own work"),
+        ({"kernels": ("pytorch_flash::flash_fwd_kernel<...>",)}, "its own work"),
+        ({"deterministic": False}, "repeatable"),
+    ],
+)
+def test_who_is_no_longer_what_the_record_says_is_not_the_same(
+    lines: list[Result], changes: dict, lost: str
+) -> None:
+    """Speed alone was compared: error, kernels and bits of a handed line were its writer's."""
+    mine = [r for r in lines if r.entry == "mine"]
+    old = [r.model_copy(update={"deterministic": True, "kernels": ("mine",)}) for r in mine]
+    fresh = [old[0].model_copy(update=changes), *old[1:]]
+    said = verify._outcome(old, fresh, 0.02)
+    assert (said.word, lost in said.why) == ("OTHER" if lost else "SAME", True)
+    assert verify._outcome(fresh, old, 0.02).word == "SAME"  # it got better
+
+
 # --------------------------------------------------------------------------- explain
 
 

@@ -7,6 +7,7 @@ two speed-ups are compared:
     SAME     their quotient (then: at most 5 % to each side) holds 1, or is within --tolerance
     FASTER   today it is faster, beyond tolerance and doubt
     SLOWER   today it is slower, beyond tolerance and doubt
+    OTHER    today it is not exact, repeatable or its own work, as the record is
     CANNOT   it cannot be measured here again; the reason is told
 """
 
@@ -17,7 +18,7 @@ from pathlib import Path
 
 from harness import PROTOCOL
 from harness.board import query, record
-from harness.board.rank import interval_of
+from harness.board.rank import Row, interval_of
 from harness.board.record import newest
 from harness.board.render.text import sanitize, times
 from harness.catalog.entrants import places
@@ -38,7 +39,7 @@ MOST_BYTES = 4 << 30  # of a file of records
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """SAME, FASTER, SLOWER or CANNOT, and why."""
+    """SAME, FASTER, SLOWER, OTHER or CANNOT, and why."""
 
     word: str
     why: str
@@ -56,7 +57,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """0: SAME or FASTER (or a clean audit); 1: SLOWER or a contradiction; 3: CANNOT.
+    """0: SAME or FASTER (or a clean audit); 1: SLOWER, OTHER or a contradiction; 3: CANNOT.
 
     An audit alone that finds no baseline to make a speed-up again is a CANNOT.
     """
@@ -88,7 +89,8 @@ def run(args: argparse.Namespace) -> int:
         print(dumps(document | {"verdict": verdict.word, "why": verdict.why}))
     say(f"{verdict.word}: {sanitize(verdict.why)}")
     say(typed(f"next: python run.py history {old[0].entry}"))
-    return {"CANNOT": Exit.UNAVAILABLE, "SLOWER": Exit.SUBMISSION_FAILED}.get(verdict.word, Exit.OK)
+    ends = dict.fromkeys(("SLOWER", "OTHER"), Exit.SUBMISSION_FAILED) | {"CANNOT": Exit.UNAVAILABLE}
+    return ends.get(verdict.word, Exit.OK)
 
 
 def _chosen(args: argparse.Namespace) -> list[Result]:
@@ -201,6 +203,11 @@ def _outcome(old: Sequence[Result], fresh: Sequence[Result], tolerance: float) -
     ratios = [interval_of(r.speedup) for r in fresh if r.speedup]
     if failed or len(ratios) != len(old):
         return Verdict("CANNOT", "; ".join(failed) or "no baseline ran beside it today")
+    told, now = (Row(rows[0].entry, tuple(rows)) for rows in (old, fresh))
+    kept = {"exact": (told.exact, now.exact), "repeatable": (told.repeatable, now.repeatable)}
+    kept["its own work"] = (not told.borrowed, not now.borrowed)
+    if lost := [what for what, (then, today) in kept.items() if then and not today]:
+        return Verdict("OTHER", f"the record is {' and '.join(lost)}, today it is not")
     then = [interval_of(r.speedup) for r in old if r.speedup]
     one_card = len({r.machine.uuid for r in (*old, *fresh)}) == 1
     return judge(stats.geomean(then), stats.geomean(ratios), tolerance, one_card=one_card)
