@@ -27,6 +27,7 @@ from typing import Any, TypeVar
 
 from pydantic import ConfigDict, ValidationError
 
+from harness.catalog.suites import is_asked
 from harness.errors import StorageError
 from harness.problems import PROBLEMS
 from harness.process.text import dumps, each_once, plain_text, shown
@@ -167,6 +168,7 @@ def parse(raw: bytes) -> Result:
         raise ValueError(_reason(error)) from error
     if result.problem not in PROBLEMS:  # what it computes gives the figures their meaning
         raise ValueError(f"problem: {result.problem[:80]!r} is unknown here")
+    is_asked(result)
     return result
 
 

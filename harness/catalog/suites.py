@@ -1,8 +1,10 @@
 """configs/*.yaml → Suite; and the command line's own shapes → an ad-hoc Suite."""
 
+import contextlib
 import os
 import re
 from collections.abc import Mapping, Sequence
+from functools import cache, lru_cache, partial
 from itertools import product
 from pathlib import Path
 from typing import TypeVar
@@ -13,8 +15,9 @@ from harness.catalog.source_files import fault
 from harness.catalog.yaml_model import load_model
 from harness.errors import SuiteError, UsageError, did_you_mean
 from harness.problems import get_problem
-from harness.process.project import layers
-from harness.schema import Case, Dtype, Suite
+from harness.problems.shapes import hidden_cases, number_of
+from harness.process.project import base, layers
+from harness.schema import Case, Dtype, Result, Suite
 
 TOTAL_TOKENS = 16384  # FlashAttention-3 paper, section 4.1: batch · seqlen
 HIDDEN = 2048  # heads · headdim there
@@ -22,6 +25,7 @@ HIDDEN = 2048  # heads · headdim there
 MASKS = {"true": (True,), "false": (False,), "both": (True, False)}
 DTYPES = dict.fromkeys(("fp16", "float16", "half"), (Dtype.FP16,))
 DTYPES |= dict.fromkeys(("bf16", "bfloat16"), (Dtype.BF16,))
+MOST_DRAWN = 16  # hidden shapes a headdim
 Some = TypeVar("Some", bool, Dtype)
 
 
@@ -54,6 +58,37 @@ def known_suites(configs: Path) -> dict[str, Path]:
     """Name → file, of `configs` and of what comes along."""
     files = (file for layer in layers(configs)[::-1] for file in sorted(layer.glob("*.yaml")))
     return {file.stem: file for file in files}
+
+
+@cache
+def by_sha256() -> dict[str, Suite]:
+    """Hash → suite, of `configs` and of what comes along."""
+    found: list[Suite] = []
+    for file in (file for layer in layers(base() / "configs") for file in layer.glob("*.yaml")):
+        with contextlib.suppress(SuiteError):  # what is none is told who asks for it
+            found.append(load_model(file, Suite, SuiteError))
+    return {suite.sha256: suite for suite in found}
+
+
+def is_asked(row: Result) -> bool:
+    """Whether its suite is known by its hash, and its secret; ValueError: it asks no such case."""
+    suite = by_sha256().get(row.suite_sha256)
+    if suite is None or (row.case.hidden and not row.secret):
+        return False
+    nth = row.config.rpartition("_")[2]
+    each = min(int(nth), MOST_DRAWN) if nth.isdecimal() else 1
+    cases = _drawn(suite.sha256, row.secret, each) if row.case.hidden else suite.cases
+    told, *asked = ((c.name, c.question, c.hidden or c.burst) for c in (row.case, *cases))
+    if told not in asked or (row.suite, row.problem) != (suite.name, suite.problem):
+        said = f"{row.config} of {row.suite}: suite {suite.name}"
+        raise ValueError(f"{said}, whose hash it tells, asks no such case")
+    return True
+
+
+@lru_cache(maxsize=64)
+def _drawn(suite_sha256: str, secret: str, each: int) -> tuple[Case, ...]:
+    suite, number = by_sha256()[suite_sha256], partial(number_of, bytes.fromhex(secret))
+    return hidden_cases(suite.cases, each, number, get_problem(suite.problem))
 
 
 def _named(file: str, configs: Path) -> Path:

@@ -11,6 +11,7 @@ nobody chose its hidden shapes:
     number(what) = first 8 bytes of HMAC-SHA256(secret, "hidden/<headdim>/<n>/<what>"), halved
 """
 
+import hmac
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -88,6 +89,11 @@ def _copy(case: Case, **changes: object) -> Case:
     return Case.model_validate(case.model_dump() | changes)
 
 
+def number_of(key: bytes, label: str) -> int:
+    """63 bits for a generator: HMAC(key, label), so that one leaked number tells nothing."""
+    return int.from_bytes(hmac.digest(key, label.encode(), "sha256")[:8], "little") >> 1
+
+
 PAPER_TOKENS = 16_384  # of a call: what LENGTHS goes with
 LENGTHS = (500, 20_000)  # each octave as likely as the next
 TILE = 64  # no length is a multiple of it: edges of tiles are met
@@ -101,7 +107,7 @@ def hidden_cases(
 ) -> tuple[Case, ...]:
     """`each` shapes for every headdim of `official`: `hidden_hdim64`, then `hidden_hdim64_2`.
 
-    number: a whole number below 2^63 for every text, from harness/judge/secret.py.
+    number: a whole number below 2^63 for every text: `number_of` the run's secret.
     Their bursts fit into the buffers that the official ones need.
     """
     found = []

@@ -23,10 +23,16 @@ from harness.board.rank import leaderboard
 from harness.board.record import newest
 from harness.board.render import markdown
 from harness.board.store import Store
+from harness.catalog.suites import is_asked, load_suite
 from harness.errors import Exit, StorageError
-from harness.schema import Error, Kind, Result, Slack, Speedup, Status, Telemetry
+from harness.judge.secret import Secret
+from harness.problems import get_problem
+from harness.problems.shapes import hidden_cases
+from harness.schema import Case, Error, Kind, Result, Slack, Speedup, Status, Telemetry
 from harness.schema.mismatch import Mismatch
 from tests.board.factory import CPU, mismatch, result, run_of, stretch
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def write_all(folder: Path, results: list) -> Path:
@@ -633,3 +639,36 @@ def test_what_is_wrong_with_a_line_is_told_without_writing_out_what_it_holds() -
         Result.model_validate({"mismatch": {"draw": Odd()}})
     assert record._reason(error.value) == "run: Field required"
     assert not written
+
+
+FA3 = load_suite("fa3", ROOT / "configs")
+DRAWN = hidden_cases(FA3.cases, 2, Secret(b"\1" * 32).seed, get_problem(FA3.problem))
+
+
+def of_fa3(case: Case, **changes: Any) -> str:
+    """A line of `case` under fa3's name and hash."""
+    told = {"suite_sha256": FA3.sha256, "secret": "01" * 32, "config": case.name, "case": case}
+    return record.to_line(result().model_copy(update=told | changes))
+
+
+def test_a_row_of_a_suite_s_hash_is_of_a_case_that_it_asks() -> None:
+    """A shape of its writer's stood first on the board, and came out SAME."""
+    first, drawn = FA3.cases[0], DRAWN[-1]
+    older = drawn.model_copy(update={"burst": drawn.burst + 1})  # by an older rule: shapes.py
+    for case in (*FA3.cases, *DRAWN, older):
+        assert record.parse(of_fa3(case).encode()).case == case
+    short = first.model_copy(update={"seqlen": 256})
+    for line in (
+        of_fa3(short),
+        of_fa3(first.model_copy(update={"burst": first.burst + 1})),
+        of_fa3(first.model_copy(update={"name": "hdim64"})),
+        of_fa3(first, suite="another"),
+        of_fa3(first, problem="attention_backward"),
+        of_fa3(first.model_copy(update={"name": drawn.name})),
+        of_fa3(drawn, secret="02" * 32),
+        of_fa3(drawn.model_copy(update={"name": "hidden_hdim64_99"})),
+    ):
+        with pytest.raises(ValueError, match="suite fa3, whose hash it tells, asks no such case"):
+            record.parse(line.encode())
+    for line in (of_fa3(short, suite_sha256="0" * 64), of_fa3(older, secret="")):
+        assert not is_asked(record.parse(line.encode()))

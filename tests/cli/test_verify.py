@@ -85,7 +85,19 @@ def test_whose_baseline_s_row_is_gone_is_not_called_clean(
         in said
     )
     call(verify, "verify", tmp_path, "mine", "--audit-only", "--json")
-    assert len(json.loads(capsys.readouterr().out)["not_made_again"]) == 1
+    assert len(json.loads(capsys.readouterr().out)["not_made_again"]) == 2  # a suite nobody has
+
+
+def test_no_row_of_another_suite_or_shape_stands_beside_it(
+    tmp_path: Path, lines: list[Result]
+) -> None:
+    """A baseline's row of any hash, on a shape of its writer's, made any speed-up again."""
+    base = next(r for r in lines if r.entry == "sdpa_cudnn")
+    long = base.case.model_copy(update={"seqlen": 9000})
+    for n, changes in enumerate(({"suite_sha256": "0" * 64}, {"case": long}, {"protocol": 9})):
+        other = [r.model_copy(update=changes) if r is base else r for r in lines]
+        write(tmp_path / str(n), other)
+        assert call(verify, "verify", tmp_path / str(n), "mine", "--audit-only") == 3
 
 
 def test_a_row_without_a_speed_up_is_no_contradiction(
@@ -272,7 +284,7 @@ def test_it_is_measured_as_its_suite_measures() -> None:
     assert same.cases == suite.cases[:2]
     changed = [r.model_copy(update={"suite_sha256": "0" * 64}) for r in old]
     assert verify._suite(changed, "sdpa_cudnn", 7).cases == suite.cases
-    gone = [r.model_copy(update={"suite": "no_such_suite"}) for r in old]
+    gone = [r.model_copy(update={"suite": "no_such_suite"}) for r in changed]
     assert verify._suite(gone, "sdpa_cudnn", 7).name == "no_such_suite"
 
 

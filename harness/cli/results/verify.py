@@ -21,9 +21,10 @@ from harness.board import query, record
 from harness.board.rank import Row, interval_of
 from harness.board.record import newest
 from harness.board.render.text import sanitize, times
+from harness.board.rivals import place
 from harness.catalog.entrants import places
 from harness.catalog.source_files import read_file
-from harness.catalog.suites import known_suites, load_suite
+from harness.catalog.suites import by_sha256, is_asked
 from harness.cli.arguments import whole
 from harness.cli.results.compare import _named, percent
 from harness.errors import Exit, UnavailableError, UsageError, typed
@@ -62,13 +63,15 @@ def run(args: argparse.Namespace) -> int:
     An audit alone that finds no baseline to make a speed-up again is a CANNOT.
     """
     old = _chosen(args)
-    told_of = {(row.run, row.config) for row in old}
+    where = {place(row): row.case for row in old}
     heads, _ = record.heads(args.results)
-    beside, _ = record.read(h for h in heads if (h.run, h.config) in told_of)
-    mates = {r.config: {b.entry: b for b in beside if b.config == r.config} for r in old}
-    wrong = [f"{r.config}: {fault}" for r in old for fault in of_record(r, mates[r.config])]
-    bare = [f"{r.config}: {why}" for r in old if (why := not_made_again(r, mates[r.config]))]
-    half = any(missing_beside(r, mates[r.config]) for r in old)
+    beside, _ = record.read(h for h in heads if place(h) in where)
+    near = [b for b in beside if b.case == where[place(b)]]
+    each = [(r, {b.entry: b for b in near if place(b) == place(r)}) for r in old]
+    wrong = [f"{r.config}: {fault}" for r, mates in each for fault in of_record(r, mates)]
+    bare = [f"{r.config}: {why}" for r, mates in each if (why := not_made_again(r, mates))]
+    bare += [f"{r.config}: its shape: suite or secret is unknown" for r in old if not is_asked(r)]
+    half = any(missing_beside(r, mates) for r, mates in each)
     document = {"entry": old[0].entry, "records": len(old), "faults": wrong, "not_made_again": bare}
     say: Callable[[str], object] = (lambda _: None) if args.json else print
     for line in wrong:
@@ -188,13 +191,11 @@ def _measure_again(args: argparse.Namespace, old: Sequence[Result]) -> Verdict:
 
 
 def _suite(old: Sequence[Result], against: str, blocks: int) -> Suite:
-    """The cases of the record as the suite of that name measures them, if it is the same."""
+    """The cases of the record as the suite of their hash measures them, if it is known here."""
     asked = {"cases": tuple(r.case for r in old), "against": against, "blocks": blocks}
-    file = known_suites(base() / "configs").get(old[0].suite)  # a path is whoever wrote the line's
-    suite = load_suite(str(file), base() / "configs") if file else None
-    if suite is None or suite.sha256 != old[0].suite_sha256:
-        return Suite.model_validate(asked | {"name": old[0].suite})
-    return suite.model_copy(update=asked | {"hidden": 0})
+    suite = by_sha256().get(old[0].suite_sha256)  # a name would be whoever wrote the line's
+    plain = suite or Suite.model_validate(asked | {"name": old[0].suite})
+    return plain.model_copy(update=asked | {"hidden": 0})
 
 
 def _outcome(old: Sequence[Result], fresh: Sequence[Result], tolerance: float) -> Verdict:
