@@ -60,9 +60,8 @@ def _beside_libraries(row: Row) -> dict[str, object]:
         "libraries_move_by": loss.libraries if loss else None,
         "told": bool(loss and loss.told),
     }
-    return ({"best_library": best} if row.grid.cells else {}) | (
-        {"hidden": hidden} if row.hidden else {}
-    )
+    told = {"best_library": best} if row.grid.cells else {}
+    return told | ({"hidden": hidden} if row.hidden else {})
 
 
 def csv_text(found: Leaderboard) -> str:

@@ -24,11 +24,10 @@ SHORTEST = 12  # characters that are left of a column at least
 
 def add_results(parser: argparse.ArgumentParser) -> None:
     """--results, --suite and --on: which lines are meant."""
-    parser.add_argument(
-        "--results", type=results, default="", metavar="DIR", help="where records lie"
-    )
-    parser.add_argument("--suite", metavar="NAME", help="only this suite")
-    parser.add_argument("--on", metavar="GPU", help="only GPUs whose name contains this")
+    add = parser.add_argument
+    add("--results", type=results, default="", metavar="DIR", help="where records lie")
+    add("--suite", metavar="NAME", help="only this suite")
+    add("--on", metavar="GPU", help="only GPUs whose name contains this")
 
 
 def heads(args: argparse.Namespace) -> tuple[list[record.Head], list[record.BadLine]]:
@@ -224,11 +223,8 @@ def table(
 
 
 def _paragraph(head: Sequence[str], row: Sequence[str], indent: str, most: int) -> str:
-    cells = [
-        f"{indent}  {name + ': ' if name else ''}{cell}"
-        for name, cell in zip(head, row, strict=True)
-        if cell
-    ]
+    named = zip(head, row, strict=True)
+    cells = [f"{indent}  {name + ': ' if name else ''}{cell}" for name, cell in named if cell]
     lines = [indent + row[0], *cells[1:]]
     fill = textwrap.TextWrapper(most + len(indent), subsequent_indent=f"{indent}    ")
     return "\n".join(line for each in lines for line in fill.wrap(each))

@@ -42,12 +42,10 @@ def fault(
     return error(f"{at}: {shown(said)}", shown(hint))
 
 
-def unreadable(
-    path: Path, cause: Exception, error: type[UsageError] = SubmissionError
-) -> UsageError:
+def unreadable(path: Path, why: Exception, error: type[UsageError] = SubmissionError) -> UsageError:
     """The same of what the system does not let us read."""
-    why = getattr(cause, "strerror", None) or cause
-    return fault(path, f"cannot be read ({why})", "check the path and its permissions", error=error)
+    said = f"cannot be read ({getattr(why, 'strerror', None) or why})"
+    return fault(path, said, "check the path and its permissions", error=error)
 
 
 def _open(path: str, flags: int) -> int:

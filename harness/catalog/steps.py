@@ -39,16 +39,14 @@ def renaming(path: Path, better: Path) -> str:
     return shlex.join(("mv", str(path), str(better))) if str(path).isprintable() else "rename it"
 
 
-def folders_with(
-    root: Path, *files: str, refused: list[SubmissionError] | None = None
-) -> list[Path]:
-    """The folders of `root` that hold any of `files`; one whose name no row can carry is no entry.
+def folders_with(at: Path, *files: str, refused: list[SubmissionError] | None = None) -> list[Path]:
+    """The folders of `at` that hold any of `files`; one whose name no row can carry is no entry.
 
     refused: where that is told.
     """
     found = []
-    held = (name for file in files for name in glob(f"*/{file}", root_dir=root))
-    for folder in sorted({root / name.partition("/")[0] for name in held}):
+    held = (name for file in files for name in glob(f"*/{file}", root_dir=at))
+    for folder in sorted({at / name.partition("/")[0] for name in held}):
         try:
             usable(folder.name, folder)
             found.append(folder)

@@ -80,8 +80,7 @@ def is_asked(row: Result) -> bool:
     cases = _drawn(suite.sha256, row.secret, each) if row.case.hidden else suite.cases
     told, *asked = ((c.name, c.question, c.hidden or c.burst) for c in (row.case, *cases))
     if told not in asked or (row.suite, row.problem) != (suite.name, suite.problem):
-        said = f"{row.config} of {row.suite}: suite {suite.name}"
-        raise ValueError(f"{said}, whose hash it tells, asks no such case")
+        raise ValueError(f"{row.config} of {row.suite}: no case of {suite.name}, whose hash it has")
     return True
 
 

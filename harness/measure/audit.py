@@ -231,10 +231,8 @@ def dates_between(first_s: float, now_s: float) -> tuple[str, str]:
 
 def missing_beside(row: Result, beside: Mapping[str, Result]) -> str:
     """Whose row the figures of `row` need and have not; empty where they need nobody's."""
-    return _missing(row, beside) if row.status is Status.PASSED else ""
-
-
-def _missing(row: Result, beside: Mapping[str, Result]) -> str:
+    if row.status is not Status.PASSED:
+        return ""
     headline, pace, against = _leans_on(row, beside)
     rows = {row.entry: row, **beside}
     if lacking := [name for name in (against, pace) if name and name not in rows]:
@@ -254,7 +252,7 @@ def of_record(row: Result, beside: Mapping[str, Result]) -> list[str]:
     """In what a committed row contradicts what was measured; `beside`: of its case and run."""
     headline, pace, against = _leans_on(row, beside)
     rows = {row.entry: row, **beside}
-    old = (row.protocol != PROTOCOL and not pace) or bool(_missing(row, beside))
+    old = (row.protocol != PROTOCOL and not pace) or bool(missing_beside(row, beside))
     told = (row.suite, row.suite_sha256, get_problem(row.problem), row.machine, row.integrity)
     tolerance = clock_tolerance(row.machine.has_gpu)
     if all(sample.alone_ms is None for sample in row.samples):  # of before there were any

@@ -73,10 +73,8 @@ def summary(row: Row) -> str:
         return ""
     over = f"{times(mean)} over the best library of each cell in the mean; " if mean else ""
     where = f"{worst.result.config}, {library(worst.library)}"
-    return (
-        f"{over}least {worst.ratio.value:.3f}× ({where}); "
-        f"led in {row.grid.led} of {row.grid.of} cells"
-    )
+    led = f"led in {row.grid.led} of {row.grid.of} cells"
+    return f"{over}least {worst.ratio.value:.3f}× ({where}); {led}"
 
 
 def text_lines(found: HeatMap, colour: bool = False) -> list[str]:
@@ -92,9 +90,7 @@ def text_lines(found: HeatMap, colour: bool = False) -> list[str]:
 
 def body(found: HeatMap, say: Callable[[Cell], str]) -> list[list[str]]:
     """Rows of a table below `length` of each column."""
-    return [
-        [name, *(" / ".join(map(say, f)) or "–" for f in fields)] for name, fields in found.lines
-    ]
+    return [[name, *(" / ".join(map(say, f)) or "–" for f in each)] for name, each in found.lines]
 
 
 def _plain(cell: Cell) -> str:

@@ -87,12 +87,8 @@ class Notes:
             for block, time in mine.items():
                 blocks.setdefault(block, []).append(math.log(time / middle))
         self._courses = {key: _course(blocks) for key, blocks in ratios.items()}
-        self._telemetry = {
-            (r.config, r.run): _telemetry(r)
-            for row in board.rows
-            for r in row.results
-            if r.telemetry
-        }
+        told = (r for row in board.rows for r in row.results if r.telemetry)
+        self._telemetry = {(r.config, r.run): _telemetry(r) for r in told}
 
     def of_machine(self, config: str) -> list[str]:
         """What happened to all entrants of a run at once."""
@@ -135,11 +131,8 @@ class Notes:
 
 def _course(blocks: dict[int, list[float]]) -> dict[int, float]:
     """Block → how slow it was for everybody; 1 is usual. One entrant alone is no everybody."""
-    return {
-        block: math.exp(stats.median(logs))
-        for block, logs in sorted(blocks.items())
-        if len(logs) > 1
-    }
+    told = ((block, logs) for block, logs in sorted(blocks.items()) if len(logs) > 1)
+    return {block: math.exp(stats.median(logs)) for block, logs in told}
 
 
 def _telemetry(result: Result) -> list[str]:

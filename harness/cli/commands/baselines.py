@@ -48,9 +48,7 @@ def run(args: argparse.Namespace) -> int:
     code = Exit.UNAVAILABLE if set(args.check or ()) & set(lacking) else Exit.OK
     if args.json:
         head, *found = rows
-        listed = [
-            dict(zip(head, row, strict=True)) | {"next": lacking.get(row[0], "")} for row in found
-        ]
+        listed = [dict(zip(head, r, strict=True)) | {"next": lacking.get(r[0], "")} for r in found]
         print(dumps({"baselines": listed}))
         return code
     print(query.table(rows, cut=[3, 2]))

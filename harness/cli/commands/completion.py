@@ -23,9 +23,7 @@ def run(args: argparse.Namespace) -> int:
 def script(shell: str) -> str:
     """The script; the flags are read from the parsers themselves, so that none is forgotten."""
     flags = _flags()
-    cases = "\n".join(
-        f'        {name}) words="{" ".join(words)}";;' for name, words in flags.items()
-    )
+    cases = "\n".join(f'        {one}) words="{" ".join(words)}";;' for one, words in flags.items())
     head = "autoload -U +X bashcompinit && bashcompinit\n" if shell == "zsh" else ""
     filled = {"shell": shell, "head": head, "mark": MARK, "commands": " ".join(flags)}
     filled |= {"cases": cases, "home": shlex.quote(str(HOME))}

@@ -33,6 +33,7 @@ from harness.schema.suite import MOST_CASES, MOST_SEQUENCES
 
 MOST_BYTES = 16 << 20  # of a definition, or of workloads
 MOST_INDPTR, MOST_HEAD = 1 << 20, 16 << 10  # bytes of a file of indptr; of them its head
+SIZES = {"heads": "num_qo_heads", "kv_heads": "num_kv_heads", "headdim": "head_dim"}
 DTYPES = {"float16": "fp16", "bfloat16": "bf16"}
 BASELINES = ("sdpa_cudnn", "sdpa_flash", "flash_attn_2", "flash_attn_3", "flash_attn_4")
 BURST_FLOPS = 3e12  # some 6 ms on an H200
@@ -65,18 +66,15 @@ def run(args: argparse.Namespace) -> int:
     found = [_case(workload, shared, args.workloads, line) for line, workload in traced]
     name = sanitize(name, 80)  # one line of ours
     if not (cases := list({(c.shape, c.kv_shape, c.seqlens): c for c in found if c}.values())):
-        raise UnavailableError(
-            f"{args.workloads}: none of {len(found)} workloads of {name} can be a case here",
-            "see docs/arguments.md for what a case can say",
-        )
+        said = f"{args.workloads}: none of {len(found)} workloads of {name} can be a case here"
+        raise UnavailableError(said, "see docs/arguments.md for what a case can say")
     chosen = spread(cases, args.most)
     text = _text(suite, f"{name} of FlashInfer-Bench, {len(chosen)} traced shapes", chosen, args)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
-    print(
-        f"{path}: {len(chosen)} of {len(cases)} shapes from {len(found)} workloads; left out "
-        f"{found.count(None)}: what no case can say (docs/arguments.md)"
-    )
+    told = f"{len(chosen)} of {len(cases)} shapes from {len(found)} workloads"
+    left = f"{found.count(None)}: what no case can say (docs/arguments.md)"
+    print(f"{path}: {told}; left out {left}")
     print(f"next: {typed(f'python run.py --submission triton_champion --suite {suite}')}")
     return Exit.OK
 
@@ -98,17 +96,14 @@ def _definition(path: Path) -> tuple[str, dict[str, Any]]:
         dtype, axes = trace["inputs"]["q"]["dtype"], trace["axes"]
         if dtype not in DTYPES:
             raise UsageError(f"{path}: inputs.q.dtype {dtype!r:.80} is not taken here", hint)
-        heads, kv_heads, headdim = (
-            int(axes[axis]["value"]) for axis in ("num_qo_heads", "num_kv_heads", "head_dim")
-        )
+        shared: dict[str, Any] = {each: int(axes[axis]["value"]) for each, axis in SIZES.items()}
         name = str(trace["name"])
         parts = re.split(r"prefill_causal(?=_h\d|$)", name)  # as a causal definition is called
         if any("causal" in part.lower() for part in parts):
             raise UsageError(f"{path}: {name!r:.80}: causal or not? its name does not tell", hint)
     except ODD as cause:
         raise UsageError(f"{path}: no definition: {type(cause).__name__} {cause}", hint) from None
-    shared = {"heads": heads, "kv_heads": kv_heads, "headdim": headdim, "dtype": DTYPES[dtype]}
-    return name, shared | {"causal": len(parts) > 1}
+    return name, shared | {"dtype": DTYPES[dtype], "causal": len(parts) > 1}
 
 
 def _lines(path: Path, name: str) -> Iterator[tuple[int, Any]]:
@@ -191,9 +186,8 @@ def _text(name: str, what: str, cases: Sequence[Case], args: argparse.Namespace)
     try:
         suite = Suite(name=name, description=what, cases=tuple(cases))
     except ValidationError as cause:
-        raise UsageError(
-            f"{args.workloads}: {cause.errors()[0]['msg']}", "a smaller --most"
-        ) from None
+        said = f"{args.workloads}: {cause.errors()[0]['msg']}"
+        raise UsageError(said, "a smaller --most") from None
     fields = {"name", "description", "problem", "device", "against"}
     head = suite.model_dump(mode="json", include=fields)
     listed = [json.dumps(case.model_dump(mode="json")) for case in cases]  # which is YAML too

@@ -137,10 +137,8 @@ def roofs(floor: Ceilings, flops: float, io_bytes: float) -> Roofs | None:
     return Roofs(tensor, exp, memory_tb_s=io_bytes / floor.memory_ms / 1e9)
 
 
-def draw_roofline(
-    name: str, intensity: float, tflops: float, chip: Roofs, stem: Path
-) -> list[Path]:
-    """Writes `stem`.png and `stem`.svg: log-log, FLOP per DRAM byte against TFLOP/s.
+def draw_roofline(name: str, intensity: float, tflops: float, chip: Roofs, at: Path) -> list[Path]:
+    """Writes `at`.png and `at`.svg: log-log, FLOP per DRAM byte against TFLOP/s.
 
     The memory roof rises, the tensor and exp roofs are flat. Raises ProfileUnavailableError without
     matplotlib.
@@ -171,7 +169,7 @@ def draw_roofline(
     axes.set(xscale="log", yscale="log", xlabel="FLOP per byte of DRAM traffic", ylabel="TFLOP/s")
     axes.set_xlim(left, right)
     axes.set_ylim(min(tflops, left * memory) / 2, tensor * 2)
-    written = [stem.with_suffix(".png"), stem.with_suffix(".svg")]
+    written = [at.with_suffix(".png"), at.with_suffix(".svg")]
     for path in written:
         figure.savefig(path, dpi=150)
     return written

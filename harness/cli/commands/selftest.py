@@ -18,14 +18,13 @@ from harness.schema import Result
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """What may stand behind the command."""
-    parser.add_argument("names", nargs="*", metavar="NAME", help="only these (default: all)")
-    parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
-    parser.add_argument("--ablate", action="store_true", help="switch each defence off in turn")
-    parser.add_argument("--sandbox", type=int, choices=(0, 1, 2, 3), metavar="LEVEL")
-    parser.add_argument("--cpu", action="store_true", help="leave the GPU alone")
-    parser.add_argument(
-        "--batch", type=whole(1), default=plan.BATCH, metavar="N", help="entrants of one run"
-    )
+    add = parser.add_argument
+    add("names", nargs="*", metavar="NAME", help="only these (default: all)")
+    add("--json", action="store_true", help="one JSON document on stdout")
+    add("--ablate", action="store_true", help="switch each defence off in turn")
+    add("--sandbox", type=int, choices=(0, 1, 2, 3), metavar="LEVEL")
+    add("--cpu", action="store_true", help="leave the GPU alone")
+    add("--batch", type=whole(1), default=plan.BATCH, metavar="N", help="entrants of one run")
 
 
 def run(args: argparse.Namespace) -> int:

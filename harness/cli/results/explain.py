@@ -71,10 +71,8 @@ def run(args: argparse.Namespace) -> int:
         print(query.table(rows, indent="  "))
     for entry, found in known.items():
         print("\n".join(_resources(entry, found, pairs[0].a.machine.capability)))
-    print(
-        typed(f"next: python run.py show {args.a.partition('@')[0]} --samples")
-        + " · ncu --set full on the slower one"
-    )
+    step = typed(f"next: python run.py show {args.a.partition('@')[0]} --samples")
+    print(f"{step} · ncu --set full on the slower one")
     return Exit.OK
 
 
@@ -95,11 +93,7 @@ def _document(
 
 
 def _limiter(result: Result, found: list[Resources]) -> str:
-    ran = [
-        one
-        for one in found
-        if any(one.kernel in name or name in one.kernel for name in result.kernels)
-    ]
+    ran = [one for one in found if any(one.kernel in k or k in one.kernel for k in result.kernels)]
     return limiter(result, max(ran, key=lambda one: one.spill_bytes, default=None))
 
 
@@ -117,9 +111,8 @@ def _row(result: Result, found: list[Resources]) -> list[str]:
 
 def _resources(entry: str, found: list[Resources], capability: str) -> list[str]:
     if not found:
-        return [
-            f"{entry}: no build of this source is cached here; registers and shared memory unknown"
-        ]
+        none = "no build of this source is cached here; registers and shared memory unknown"
+        return [f"{entry}: {none}"]
     rows = [["kernel", "registers", "shared bytes", "spilled bytes", "threads", "warps an SM"]]
     for one in found:
         warps = str(one.warps_per_sm(capability) or "?") if one.threads else "?"

@@ -27,10 +27,8 @@ def run(args: argparse.Namespace) -> int:
         print(dumps({"entry": args.name, "points": document(points)}))
         return Exit.OK
     for board in dict.fromkeys(point.board for point in points):
-        print(
-            f"{args.name} on {sanitize(board[0])} · {board[1]} "
-            f"(suite {board[2][:8]}, protocol {board[3]})"
-        )
+        on = f"{sanitize(board[0])} · {board[1]} (suite {board[2][:8]}, protocol {board[3]})"
+        print(f"{args.name} on {on}")
         print(query.table(_rows([p for p in points if p.board == board]), indent="  "))
     if any(point.doubtful for point in points):
         print(f"{DOUBT} not judged, or a figure that no board ranks")

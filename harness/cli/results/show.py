@@ -29,11 +29,10 @@ PRINTED_LINES = 12
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """What may stand behind the command."""
-    parser.add_argument("name")
-    parser.add_argument("--samples", action="store_true", help="both clocks of every block")
-    parser.add_argument(
-        "--json", action="store_true", help="the records themselves, one JSON document"
-    )
+    add = parser.add_argument
+    add("name")
+    add("--samples", action="store_true", help="both clocks of every block")
+    add("--json", action="store_true", help="the records themselves, one JSON document")
     query.add_results(parser)
 
 
@@ -65,20 +64,13 @@ def _row(board: Board, row: Row) -> list[str]:
         where = f"{machine.sms} SMs, {machine.power_limit_w:.0f} W, driver {machine.driver}"
     beside = [summary(row), *text_lines(heat_map(row))] if row.grid.cells else []
     beside += [loss_words(row)] if loss_words(row) else []
+    code, run = sanitize(first.version) or "own code", sanitize(first.run, 80)
+    torch, triton, python = map(sanitize, (machine.torch, machine.triton, machine.python))
     return [
         f"{row.entry} on {board_title(board)}: {sanitize(place)}",
-        (
-            f"  {first.kind.value}, {sanitize(first.language)}, by {sanitize(first.author)}; "
-            f"{sanitize(first.version) or 'own code'}"
-        ),
-        (
-            f"  source {first.source_sha256[:16]}  harness {first.harness_commit[:12]}  run "
-            f"{sanitize(first.run, 80)}"
-        ),
-        (
-            f"  {sanitize(where)}, torch {sanitize(machine.torch)}, triton "
-            f"{sanitize(machine.triton)}, python {sanitize(machine.python)}"
-        ),
+        f"  {first.kind.value}, {sanitize(first.language)}, by {sanitize(first.author)}; {code}",
+        f"  source {first.source_sha256[:16]}  harness {first.harness_commit[:12]}  run {run}",
+        f"  {sanitize(where)}, torch {torch}, triton {triton}, python {python}",
         *(f"  {line}" for line in beside),
     ]
 

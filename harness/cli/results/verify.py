@@ -13,8 +13,8 @@ two speed-ups are compared:
 
 import argparse
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from harness import PROTOCOL
 from harness.board import query, record
@@ -38,8 +38,7 @@ from harness.schema import MOST_BLOCKS, Kind, Machine, Result, Status, Suite, is
 MOST_BYTES = 4 << 30  # of a file of records
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(NamedTuple):
     """SAME, FASTER, SLOWER, OTHER or CANNOT, and why."""
 
     word: str
@@ -156,9 +155,8 @@ def obstacle(old: Sequence[Result], machine: Machine, home: Path) -> str:
     if any(r.speedup is None for r in old):
         return "the record has no speed-up over a baseline"
     kind = "baselines" if first.kind is Kind.BASELINE else "submissions"
-    if not places([first.entry], home / kind):
-        return f"{kind}/{first.entry} is not in {home}"
-    return ""
+    there = places([first.entry], home / kind)
+    return "" if there else f"{kind}/{first.entry} is not in {home}"
 
 
 def _measure_again(args: argparse.Namespace, old: Sequence[Result]) -> Verdict:
