@@ -220,7 +220,7 @@ def test_a_pipe_in_the_place_of_a_file_of_records_is_not_waited_for(tmp_path: Pa
         (Interval(1.26, 1.259, 1.261), "SAME"),  # told apart, but inside the tolerance
         (Interval(1.35, 1.34, 1.36), "FASTER"),
         (Interval(1.15, 1.14, 1.16), "SLOWER"),
-        (Interval(1.15, 0.9, 1.5), "SAME"),
+        (Interval(1.15, 0.9, 1.5), "CANNOT"),
     ],
 )
 def test_then_and_today(today: Interval, word: str) -> None:
@@ -231,6 +231,9 @@ def test_no_record_is_so_noisy_that_anything_is_the_same() -> None:
     """Five slow bursts of 32 cost a value nothing; a record that is 40 % too fast was the same."""
     then, today = Interval(1.468, 1.038, 1.469), Interval(1.057, 1.056, 1.058)
     assert verify.judge(then, today, 0.02).word == "SLOWER"
+    assert verify.judge(Interval(1.107, 1.05, 1.108), today, 0.01).word == "CANNOT", (
+        "4.7 % too fast"
+    )
 
 
 def test_what_an_older_rule_tells_is_made_anew_before_it_is_compared(

@@ -4,14 +4,15 @@ RESULT is an entry, ENTRY@RUN, or FILE.jsonl:LINE. First the record is audited (
 commitment, figures from samples); then the entry is measured again beside the same baseline and the
 two speed-ups are compared:
 
-    SAME     their quotient (then: at most 5 % to each side) holds 1, or is within --tolerance
+    SAME     their quotient is within --tolerance, and what two cards differ by
     FASTER   today it is faster, beyond tolerance and doubt
     SLOWER   today it is slower, beyond tolerance and doubt
     OTHER    today it is not exact, repeatable or its own work, as the record is
-    CANNOT   it cannot be measured here again; the reason is told
+    CANNOT   it cannot be measured here again, or is too rough to tell; the reason is told
 """
 
 import argparse
+import math
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -135,8 +136,10 @@ def judge(old: Interval, new: Interval, tolerance: float, *, one_card: bool = Tr
     change = stats.quotient(new, stats.standard(old), one_card=one_card)
     words = f"today {times(new)}, then {times(old)}: quotient {times(change)}"
     words += "" if one_card else ", on another card"
-    if change.holds(1.0) or abs(change.value - 1) <= tolerance:
+    if abs(math.log(change.value)) <= math.log1p(tolerance) + (0 if one_card else stats.CARDS_LOG):
         return Verdict("SAME", words)
+    if change.holds(1.0):
+        return Verdict("CANNOT", f"{words}: too rough to tell")
     return Verdict("FASTER" if change.value > 1 else "SLOWER", words)
 
 
