@@ -160,7 +160,7 @@ def overlapping(
         return ""
     gap = min(statistics.median(s.gap_ms for s in each) for each in told)
     usual = max(0.0, min(_longer_ms(each, gap) for each in told))
-    fast, mine = _fastest_ms(samples), _longer_ms(samples, gap)
+    fast, mine = _fast_ms(samples), _longer_ms(samples, gap)
     allowed = tolerance.alone_pct / 100 * fast + tolerance.alone_floor_ms
     if mine - usual <= allowed + LONG_SHARE * max(0.0, fast - gate_delay_ms(1)):
         return ""
@@ -171,19 +171,22 @@ def overlapping(
 
 
 def _longer_ms(samples: Sequence[Sample], gap_ms: float) -> float:
-    """By how much a call by itself is longer than one of the fastest bursts.
+    """By how much a call by itself is longer than one of all bursts but the slowest.
 
     The median: one rough call hides no overlap; of those that may wait for their host the least.
     """
     alone = sorted(s.alone_ms for s in samples if s.alone_ms is not None)
-    fast = _fastest_ms(samples)
+    fast = _fast_ms(samples)
     return alone[(len(alone) - 1) // 2 if fast < gate_delay_ms(1) else 0] - gap_ms - fast
 
 
-def _fastest_ms(samples: Sequence[Sample]) -> float:
-    """The mean call of the fastest third: calls that overlap in fewer bursts win no speed-up."""
+def _fast_ms(samples: Sequence[Sample]) -> float:
+    """The mean call of all bursts but the slowest fifth: at most what a speed-up counts.
+
+    Calls that overlap in some bursts win their share of it; a slow host is as slow in both.
+    """
     ordered = sorted(sample.latency_ms for sample in samples)
-    return statistics.fmean(ordered[: (len(ordered) + 2) // 3])
+    return statistics.fmean(ordered[: len(ordered) - len(ordered) // 5])
 
 
 def usual_ms(scored: Sequence[Sample]) -> list[float]:

@@ -420,6 +420,20 @@ def test_the_one_call_by_itself_that_is_short_hides_no_overlap(short: int, refus
     assert bool(overlapping(mine, [control], GPU_TOLERANCE)) is refused
 
 
+def test_a_host_that_is_slow_now_and_then_is_no_overlap() -> None:
+    """The control that reads lengths on the host in each call, on one H200; here its pace is even."""
+    bursts = (2.152, 2.218, 2.339, 2.576, 2.576, 2.6, 2.724, 3.005)
+    alone = (3.502, 2.327, 2.092, 3.222, 2.425, None, None, None)
+
+    def told(each: float, single: float | None, n: int) -> Sample:
+        single = single and single + 0.3
+        return Sample(block=n, calls_ms=(each,) * 4, t2_ms=4 * each + 0.3, alone_ms=single)
+
+    mine = [told(*both, n) for n, both in enumerate(zip(bursts, alone, strict=True))]
+    pace = [told(0.19, 0.19, n) for n in range(8)]
+    assert overlapping(mine, [pace], GPU_TOLERANCE) == ""
+
+
 @pytest.mark.parametrize(("call_ms", "alone_ms"), [(11.9, 12.2), (13.3, 17.0), (23.4, 25.6)])
 def test_a_call_longer_than_the_gate_may_take_its_host_s_time(
     call_ms: float, alone_ms: float
