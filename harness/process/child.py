@@ -272,10 +272,11 @@ class Child:
         return self.log.tail()
 
     def _asked(self, word: bytes) -> bool:
-        """Have the first process stop or continue the others; a silent one is not asked again."""
+        """Have the first process stop or continue the others; of a silent one all are ended."""
         if self.first and not namespaces.ask(self.first, word):
             self.first.close()
             self.first = None
+            self.kill()  # nobody else stops who forks all the time
         return self.first is not None
 
     def _ask_newest(self) -> bytes:

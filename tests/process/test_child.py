@@ -5,7 +5,6 @@ Nobody reads our memory, nothing that was started stays behind.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import os
 import re
@@ -325,6 +324,18 @@ def test_a_process_that_begins_and_ends_between_two_looks_is_found(
         assert burning.ran_paused() == "a process of it began or ended although they were stopped"
 
 
+def test_whose_first_process_is_silent_is_ended(
+    burning: Child, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped one by one, who forks all the time ran in all others' turns, and nobody saw it."""
+    burning.first, there = socket.socketpair()
+    monkeypatch.setattr(namespaces, "ask", lambda line, word: False)
+    with there:
+        burning.pause()
+    assert not burning.alive
+    assert burning.first is None
+
+
 def test_the_first_process_tells_of_one_that_has_ended() -> None:
     ours, theirs = socket.socketpair()
     first = os.fork()
@@ -334,19 +345,13 @@ def test_the_first_process_tells_of_one_that_has_ended() -> None:
         if second == 0:
             process_tree.die_with_parent()
             signal.pause()
-        with contextlib.suppress(BaseException):
-            namespaces._serve(second, theirs.fileno())
-        os._exit(1)
+        namespaces._serve(second, theirs.fileno())
     theirs.close()
     try:
         before = namespaces.newest(ours)
         between = os.posix_spawn(sys.executable, [sys.executable, "-c", ""], os.environ)
         os.waitpid(between, 0)
         after = namespaces.newest(ours)
-        ours.send(namespaces.NEWEST)
-        ours.close()
-        time.sleep(0.05)
-        assert not os.waitpid(first, os.WNOHANG)[0], "it lives on where nobody waits for an answer"
     finally:
         os.kill(first, signal.SIGKILL)
         os.waitpid(first, 0)

@@ -135,12 +135,13 @@ def _serve(second: int, line: int | None) -> int:
             if not (word := os.read(line, 1)):
                 line = None  # nobody stops us any more
                 continue
+            if word == NEWEST:
+                os.write(line, _newest())
+                continue
             everybody = -1  # but this process: all of the namespace, and no fork gets away
-            if word != NEWEST:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(everybody, signal.SIGSTOP if word == STOP else signal.SIGCONT)
-            with contextlib.suppress(OSError):  # too late: who asked has hung up
-                os.write(line, _newest() if word == NEWEST else DONE)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(everybody, signal.SIGSTOP if word == STOP else signal.SIGCONT)
+            os.write(line, DONE)
 
 
 def ask(line: socket.socket, word: bytes) -> bool:
