@@ -101,17 +101,20 @@ class Crew:
         )
 
 
+@functools.cache
 def _salt(cache: Path) -> str:
     """Made once for all runs of `cache`, shown to no worker: no source aims at a rival's user."""
-    with contextlib.suppress(OSError):  # then no folder can be made there either
-        cache.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=cache) as made:
-            made.write(secrets.token_hex())
-            made.flush()
-            with contextlib.suppress(FileExistsError):
-                os.link(made.name, cache / "salt")
-        return (cache / "salt").read_text(encoding="ascii")
-    return ""
+    salt = secrets.token_hex()
+    with contextlib.suppress(OSError):
+        if not (cache / "salt").exists():
+            cache.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile("w", dir=cache) as made:
+                made.write(salt)
+                made.flush()
+                os.link(made.name, cache / "salt")  # not in the place of another's
+    with contextlib.suppress(OSError):
+        salt = (cache / "salt").read_text(encoding="ascii")
+    return salt
 
 
 def _user(key: str, taken: Set[int | None]) -> int | None:

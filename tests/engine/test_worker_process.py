@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 import threading
 from pathlib import Path
@@ -82,12 +83,28 @@ def test_no_two_of_a_run_are_one_user(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_nobody_outside_foresees_an_entrant_s_user(tmp_path: Path) -> None:
     """Sources were written until they gave a rival's, whose processes they used up."""
-    here, again, there = map(assign_roles._salt, (tmp_path, tmp_path, tmp_path / "other"))
-    assert len(here) == 64 and here == again != there
+    salt = assign_roles._salt.__wrapped__
+    here, again, there = map(salt, (tmp_path, tmp_path, tmp_path / "other"))
+    assert len(here) == 64
+    assert here == again != there
     assert oct((tmp_path / "salt").stat().st_mode)[-3:] == "600"
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["salt"]
     (tmp_path / "file").touch()
-    assert assign_roles._salt(tmp_path / "file") == ""
+    assert len(salt(tmp_path / "file")) == 64, "nor where none can be kept"
+
+
+def test_a_full_disk_makes_no_user_foreseen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    salt = assign_roles._salt.__wrapped__
+    here = salt(tmp_path)
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("tempfile.NamedTemporaryFile", full)
+    assert salt(tmp_path) == here
+    assert len(salt(tmp_path / "other")) == 64
 
 
 def test_a_worker_is_told_of_the_copy_and_not_of_the_folder(tmp_path: Path) -> None:
