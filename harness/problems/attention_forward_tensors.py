@@ -99,6 +99,19 @@ def _needle(q: Tensor, k: Tensor, v: Tensor, generator: torch.Generator) -> Trip
     return (q.float() * 0.3 + direction).to(q.dtype), k, v
 
 
+def _large_logits(q: Tensor, k: Tensor, v: Tensor, generator: torch.Generator) -> Triple:
+    """Large scores: kills softmax without a maximum, or with a fixed one.
+
+    P reaches e^11 in fp16, e^88 in bf16. Half of the heads have a large q, the others some large
+    keys among them: who looks at q alone, or at the first keys, does not know.
+    """
+    by = 64 if q.dtype is torch.bfloat16 else 8
+    drawn = torch.rand((*k.shape[:3], 1), generator=generator, device=k.device)  # [B, KV, S, 1]
+    by_key = torch.rand((*k.shape[:2], 1, 1), generator=generator, device=k.device) < 0.5
+    by_q = ~by_key.repeat_interleave(q.shape[1] // k.shape[1], 1)
+    return torch.where(by_q, q * by, q), torch.where(by_key & (drawn < 1 / 16), k * by, k), v
+
+
 def _offset_v(q: Tensor, k: Tensor, v: Tensor, generator: torch.Generator) -> Triple:
     """Columns of V differ in mean per head: kills constants and column means of another head."""
     shape = (*v.shape[:2], 1, v.shape[-1])
@@ -118,8 +131,7 @@ def _rising(q: Tensor, k: Tensor, v: Tensor, _: torch.Generator) -> Triple:
 Draw = Callable[[Tensor, Tensor, Tensor, torch.Generator], Triple]
 DISTRIBUTIONS: dict[str, Draw] = {
     "normal": lambda q, k, v, _: (q, k, v),
-    # kills softmax without a maximum, or with a fixed one: P reaches e^11 in fp16, e^88 in bf16
-    "large_logits": lambda q, k, v, _: (q * (64 if q.dtype is torch.bfloat16 else 8), k, v),
+    "large_logits": _large_logits,
     "needle": _needle,
     "offset_v": _offset_v,
     "tiny_scale": lambda q, k, v, _: (q * 1e-3, k, v),  # softmax close to uniform

@@ -395,3 +395,27 @@ def test_a_softmax_that_follows_no_maximum_is_refused_in_each_type(
         expected = Reference(forward_tensors.contract((q, k, v), USUAL)[0], truth)
         exact.append(FORWARD.limits(dtype).exact(error_of(out.to(q.dtype), expected)))
     assert not all(exact)
+
+
+@pytest.mark.parametrize("dtype", list(Dtype))
+def test_who_asks_for_a_maximum_where_q_looks_odd_is_refused(dtype: Dtype) -> None:
+    """A look at q is cheap; k is read in the loop that a maximum would slow down."""
+    case = Case(name="c", batch=1, heads=8, seqlen=256, headdim=64, dtype=dtype)
+    q, k, v = forward_tensors.make_inputs(
+        case, "large_logits", torch.Generator().manual_seed(3), CPU, USUAL
+    )
+    scores = (q.float() @ k.float().mT / 8).masked_fill(
+        ~torch.ones(256, 256).tril().bool(), -math.inf
+    )
+    usual = q.float().abs().amax((2, 3), keepdim=True) < 7  # [1, H, 1, 1]
+    assert usual.any()
+    assert not usual.all()
+    p = torch.exp(scores - torch.where(usual, 0, scores.amax(-1, keepdim=True)))
+    out = ((p.to(q.dtype) @ v) / p.sum(-1, keepdim=True)).to(q.dtype)
+    truth = forward_tensors.exact((q, k, v), USUAL)[0]
+    expected = Reference(forward_tensors.contract((q, k, v), USUAL)[0], truth)
+    assert not FORWARD.limits(dtype).exact(error_of(out, expected))
+    alike = torch.where(usual, truth, out)
+    assert FORWARD.limits(dtype).exact(error_of(alike.to(q.dtype), expected)), (
+        "the others are right"
+    )
