@@ -14,7 +14,7 @@ from harness.process.text import each_once, shown
 from harness.schema import Finite, Frozen, Machine
 
 MOST_LINE_BYTES = 32 << 20  # the longest row has 10,000 blocks
-MOST_WORDS = 64 << 10  # of all other lines
+MOST_WORDS, ROW = 64 << 10, '{"op": "result", "line": "'  # of all lines but those that begin so
 ENDLESS = f"a line of more than {MOST_LINE_BYTES >> 20} MiB"
 Message = dict[str, Any]
 
@@ -123,7 +123,7 @@ _LINES: TypeAdapter[Frozen] = TypeAdapter(
 def parse_line(label: str, line: bytes | str) -> Told:
     """One line of a child's stdout; of what is none of `_LINES` the op is `nonsense`."""
     try:
-        if len(line) > MOST_WORDS and "result" not in str(line[:20]):  # a row alone is long
+        if len(line) > MOST_WORDS and ROW not in str(line[:40]):  # a row alone is long
             raise ValueError
         fields = json.loads(line, object_pairs_hook=each_once)
         return Told(label, _LINES.validate_python(fields).model_dump())

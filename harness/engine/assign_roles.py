@@ -113,7 +113,7 @@ def _salt(cache: Path) -> str:
                 made.flush()
                 os.link(made.name, cache / "salt")  # not in the place of another's
     with contextlib.suppress(OSError):
-        salt = (cache / "salt").read_text(encoding="ascii")
+        salt = (cache / "salt").read_text(encoding="ascii") or salt
     return salt
 
 

@@ -509,4 +509,6 @@ def test_only_a_row_is_a_long_line() -> None:
     """One of 30 MiB of lists held the only thread of a campaign for five seconds."""
     told = parse_line("one", json.dumps({"op": "end", "more": [[]] * 40_000}))
     assert told.message["why"].startswith("not JSON: ")
+    lists = parse_line("one", json.dumps({"op": "result", "line": [[]] * 40_000}))
+    assert lists.message["why"].startswith("not JSON: ")
     assert parse_line("one", json.dumps({"op": "result", "line": "y" * 100_000})).op == "result"
