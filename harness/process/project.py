@@ -26,8 +26,9 @@ def find(start: Path | None = None) -> Path | None:
 
     It is what ATTNBOARD_ROOT or --root says, else the nearest marked folder at or above `start`
     (the current folder) that neither is nor lies in a submission, whose author would choose suite
-    and baseline, else the outermost that is none, else the checkout that this is. Raises UsageError
-    where what is asked for is none.
+    and baseline; else (a stray manifest lies above all) the nearest above the submission stood in,
+    else the nearest, else the checkout that this is. Raises UsageError where what is asked for is
+    none.
     """
     if asked := os.environ.get(VARIABLE, ""):
         folder = Path(os.path.realpath(asked))  # Path.resolve raises at a link to itself
@@ -40,7 +41,9 @@ def find(start: Path | None = None) -> Path | None:
     here = (start or Path.cwd()).resolve()
     marked = [at for at in (here, *here.parents) if is_project(at) and not is_submission(at)]
     own = (at for at in marked if not any(map(is_submission, at.parents)))
-    return next(iter((*own, *marked[::-1], *filter(is_project, (HOME,)))), None)
+    inside = next(filter(is_submission, (here, *here.parents)), here)
+    above = (at for at in marked if at in inside.parents)
+    return next(iter((*own, *above, *marked, *filter(is_project, (HOME,)))), None)
 
 
 def root() -> Path:

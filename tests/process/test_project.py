@@ -88,6 +88,10 @@ def test_a_file_of_somebody_s_above_turns_no_project_off(mine: Path) -> None:
     for place in (theirs / MARK, theirs.parent / "manifest.yaml"):
         place.touch()
     assert project.find(theirs) == mine, "nor a stranger's own mark on"
+    inner = mine / "inner"
+    inner.mkdir()
+    (inner / MARK).touch()
+    assert project.find(inner) == inner, "nor a project in another one off"
 
 
 def test_a_folder_of_the_marks_name_marks_nothing(tmp_path: Path, installed: Path) -> None:
