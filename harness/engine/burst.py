@@ -108,7 +108,8 @@ def _burst(
     reply: BurstReport
     overdue = partial(end_overdue, state, worker)
     strangers = [w for w in state.workers.values() if w.entrant.kind is Kind.SUBMISSION]
-    with WorkerProcess.none_loads(strangers):  # who may burn all cores meanwhile
+    paying = partial(state.budget.spending, instead_of=name)
+    with WorkerProcess.none_loads(strangers, paying):  # who may burn all cores meanwhile
         if question.stretch:
             asked = (question.stretch.calls, question.stretch.seconds)
             reply = state.judge.stretch(worker.label, *asked, timeout_s, overdue)
@@ -242,17 +243,19 @@ def _attached(state: State, worker: WorkerProcess) -> bool:
     name, import_s, begun_s = worker.entrant.name, state.limits.import_s, time.monotonic()
     attach = partial(worker.attach, state.judge, state.sizes, import_s, overdue)
     failure = attach()
-    first = worker.starts <= 1
+    first = worker.starts <= 1 and worker.entrant.kind is Kind.SUBMISSION
     late = failure and failure.status is Status.TIMED_OUT
     lacked = late and usage.starved_s(worker.pids()) > usage.STARVED_SHARE * import_s
     full = failure and failure.status is Status.OUT_OF_MEMORY and not worker.ended_for
     if (lacked or full) and state.loads_again:
-        worker.leave(state.judge, state.clean_up)  # once more, while all others that load, and had
-        with WorkerProcess.none_loads(state.workers.values()):  # taken time or memory, are stopped
+        # once more, while all others that load, and had taken time or memory, are stopped
+        worker.leave(state.judge, state.clean_up)
+        paying = partial(state.budget.spending, instead_of="" if first else name)
+        with WorkerProcess.none_loads(state.workers.values(), paying):
             failure = attach()
         state.loads_again -= bool(failure)
-    if first and worker.entrant.kind is Kind.SUBMISSION:  # no turn: it has a deadline of its own,
-        state.budget.spent_s[name] -= time.monotonic() - begun_s  # and others load beside it
+    if first:  # no turn: it has a deadline of its own, and others load beside it
+        state.budget.spent_s[name] -= time.monotonic() - begun_s
     if failure is None:
         rest = state.quiet.hold(worker, loaded=True)
         if not rest.fault:

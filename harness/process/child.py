@@ -152,7 +152,7 @@ class Child:
             self._stop()
             if self.group:  # behind the signal: the first process is in it too
                 self.group.freeze(True)
-            begun, before = time.monotonic(), usage.cpu_ns(self.pids())
+            begun, before = time.monotonic(), self._theirs_ns()
             while True:
                 time.sleep(0.001)
                 took_s = time.monotonic() - begun
@@ -166,7 +166,7 @@ class Child:
                         break
                     if not self.first:
                         self._signal(signal.SIGSTOP)  # what has been forked meanwhile
-                before = usage.cpu_ns(self.pids())
+                before = self._theirs_ns()
             # An end is over when it is waited for, which is no running.
             stopped = (pid for pid, each in states.items() if each - usage.ENDED)
             self._paused_ns = usage.cpu_ns(stopped) if self.alive else None
@@ -207,6 +207,10 @@ class Child:
         if forked or now.keys() != before.keys():
             return "a process of it began or ended although they were stopped"
         return ""
+
+    def _theirs_ns(self) -> dict[int, int]:
+        """CPU time of each but ours: the first process spends some when it is asked to stop all."""
+        return usage.cpu_ns(self.pids()[self.ours :])
 
     def _stop(self) -> None:
         if not self._asked(namespaces.STOP):

@@ -223,6 +223,21 @@ def test_nobody_who_loads_burns_in_the_turn_of_another() -> None:
     assert b.resume.called
 
 
+def test_who_loads_and_is_slow_to_stop_pays_for_it_by_itself() -> None:
+    """Entries of a stranger, each of which waits in the kernel, took it from a rival's budget."""
+    state, now = bench("a", "b"), [0.0]
+    state.workers["b"].attached = False
+
+    def passes(took_s: float) -> Callable[..., BurstReport]:
+        return lambda *_: now.append(now.pop() + took_s) or GOOD
+
+    state.workers["b"].child.pause.side_effect = passes(2)
+    state.judge.burst.side_effect = passes(1)
+    with patch("harness.engine.guards.budget.time.monotonic", lambda: now[0]):
+        assert run_burst(state, "a", QUESTION, 1)
+    assert [state.budget.spent_s[name] for name in "ab"] == [1, 2]
+
+
 @pytest.mark.parametrize(
     ("starts", "runs", "spent_s"), [(1, True, 2.0), (0, False, 2.0), (2, True, 17), (1, False, 17)]
 )

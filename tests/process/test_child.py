@@ -6,6 +6,7 @@ Nobody reads our memory, nothing that was started stays behind.
 from __future__ import annotations
 
 import ctypes
+import itertools
 import os
 import re
 import signal
@@ -278,6 +279,19 @@ def test_who_waits_in_the_kernel_holds_up_no_stop(
         assert child.ran_paused() == ""
     finally:
         child.end()
+
+
+def test_what_the_first_process_spends_to_answer_holds_up_no_stop(
+    burning: Child, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(child_module, "STOPPING_S", 10.0)
+    monkeypatch.setattr(burning, "_asked", lambda word: True)
+    monkeypatch.setattr(usage, "states", lambda pid: "S")
+    spends = itertools.count()
+    monkeypatch.setattr(usage, "cpu_ns", lambda pids: {pid: next(spends) for pid in pids})
+    burning.ours, begun = 1, time.monotonic()
+    burning.pause()
+    assert time.monotonic() < begun + 5
 
 
 def test_an_end_that_is_over_is_no_running(burning: Child) -> None:

@@ -27,13 +27,16 @@ class Budget:
     hung: set[str] = field(default_factory=set)
 
     @contextlib.contextmanager
-    def spending(self, name: str) -> Iterator[None]:
-        """The wall-clock of the block is what `name` spends."""
+    def spending(self, name: str, instead_of: str = "") -> Iterator[None]:
+        """The wall-clock of the block is what `name` spends, and not who spends around it."""
         begun_s = time.monotonic()
         try:
             yield
         finally:
-            self.spent_s[name] += time.monotonic() - begun_s
+            took_s = time.monotonic() - begun_s
+            self.spent_s[name] += took_s
+            if instead_of:
+                self.spent_s[instead_of] -= took_s
 
     def allowed_s(self) -> float:
         """What an entrant may have spent by now."""

@@ -37,6 +37,7 @@ ENDS_WORKER = frozenset(
 #: No row may stand under the hash of other bytes.
 CHANGED = "the copy of its files that workers read was changed during the run: run it again"
 RUNNING = "still running"
+Paying = Callable[[str], contextlib.AbstractContextManager[None]]
 CleanUp = Callable[[], object]  # ends what processes of the run have left behind
 
 
@@ -262,13 +263,19 @@ class WorkerProcess:
 
     @staticmethod
     @contextlib.contextmanager
-    def none_loads(workers: Iterable["WorkerProcess"]) -> Iterator[None]:
-        """Meanwhile those of `workers` that still load are stopped: they took somebody's time."""
+    def none_loads(
+        workers: Iterable["WorkerProcess"], paying: Paying = lambda _: contextlib.nullcontext()
+    ) -> Iterator[None]:
+        """Meanwhile those of `workers` that still load are stopped: they took somebody's time.
+
+        `paying`: in which each, by its name, takes the time until it stands still.
+        """
         with contextlib.ExitStack() as stack:
             for worker in workers:
                 if worker.alive and not worker.attached:
                     stack.callback(worker.child.resume)
-                    worker.child.pause()
+                    with paying(worker.entrant.name):
+                        worker.child.pause()
             yield
 
     def printed(self) -> str:
