@@ -158,7 +158,7 @@ class Child:
                 took_s = time.monotonic() - begun
                 late = took_s > STOPPING_S
                 busy = usage.RUNNING if took_s > WAITING_S else usage.RUNNING | usage.WAITING
-                if took_s > WAITING_S:  # who runs was woken: each other's SIGCONT takes it back
+                if took_s > WAITING_S and not self.group:  # who runs was woken by another's SIGCONT
                     self._stop()
                 if usage.cpu_ns(before) == before or late:  # cheaper than what each thread does
                     states = {pid: set(usage.states(pid)) for pid in self.pids()}
@@ -213,7 +213,8 @@ class Child:
         return usage.cpu_ns(self.pids()[self.ours :])
 
     def _stop(self) -> None:
-        if not self._asked(namespaces.STOP):
+        frozen = self.group and self._paused_ns is not None  # the first process too: it is silent
+        if not frozen and not self._asked(namespaces.STOP):
             self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
