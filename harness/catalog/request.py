@@ -53,7 +53,7 @@ class Request:
     def whole(self) -> "Request":
         """The same; what is made of it keeps shut what an import path of all would open."""
         deny = self.shut
-        return replace(self, entered=reached(replace(deny, entered=()), deny.entered))
+        return replace(self, entered=reached(replace(deny, entered=(), others=False), deny.entered))
 
     @property
     def control(self) -> str:

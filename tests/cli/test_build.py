@@ -334,12 +334,29 @@ def test_who_is_profiled_is_given_the_hashed_files_and_no_secret(
     alone = load_entrant(folder, Kind.SUBMISSION, None)
     args = SimpleNamespace(kernel=".*", out=tmp_path / "roofline")
     with pytest.raises(UnavailableError):
-        profile.profile(alone, build.SUITE, Machine(sms=132), args)  # type: ignore[arg-type]
+        profile.profile(alone, build.SUITE, Machine(sms=132), args, [alone])  # type: ignore[arg-type]
     files, env, cwd = given
     assert files == ["submission.py"]
     assert "MY_SECRET" not in env
     assert env["HOME"] == env["TMPDIR"] == str(cwd)
     assert "x runs outside all walls, as you" in capsys.readouterr().err
+
+
+def test_who_is_profiled_beside_others_reads_none_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named = []
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "submission.py").write_text(FORWARD)
+        named.append(load_entrant(tmp_path / name, Kind.SUBMISSION, None))
+    manifest = named[0].manifest.model_copy(update={"language": "cuda"})
+    one = named[0].model_copy(update={"manifest": manifest})
+    given: list[tuple[Path, ...]] = []
+    monkeypatch.setattr(build, "note_walls", lambda all_: tuple(e.folder for e in all_))
+    monkeypatch.setattr(build, "one", lambda *asked: given.append(asked[3]) or (0, {"text": ""}))
+    profile.profile(one, build.SUITE, Machine(), SimpleNamespace(out=tmp_path), named)  # type: ignore[arg-type]
+    assert given == [(tmp_path / "a", tmp_path / "b")]
 
 
 def test_the_profiled_program_is_python() -> None:

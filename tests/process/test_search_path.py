@@ -362,6 +362,31 @@ def test_what_holds_a_submission_or_lies_in_one_is_shut_and_told(
     assert not set(readable.opened(deny)) & {tmp_path / name for name, why in places.items() if why}
 
 
+@pytest.mark.parametrize("file", ["manifest.yaml", "submission.py"])
+def test_a_submission_that_nobody_entered_is_shut_as_well(
+    home: Path, file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever measured a stranger's kernel with their own on the import path showed it to him."""
+    mine, packages = home / "lib" / "fast", home / "lib" / "fast" / "site-packages"
+    packages.mkdir()
+    (mine / "build").mkdir()
+    (mine / file).touch()
+    assert project.is_submission(mine)
+    deny = shut(home)
+    assert deny.refusal(mine) == f"it is {mine}"
+    assert deny.refusal(home / "lib") == f"it holds {mine}"
+    assert deny.refusal(mine / "build") == f"it lies in {mine}"
+    assert not deny.refusal(packages)
+    (packages / "kernel").mkdir()
+    (packages / "kernel" / file).touch()
+    assert not deny.refusal(packages), "an installed one is a package"
+    monkeypatch.setattr(sys, "path", [*sys.path, str(mine)])
+    assert readable.refused(deny)[str(mine)] == f"it is {mine}"
+    (home / file).touch()
+    (home / "other").mkdir()
+    assert not deny.refusal(home / "other"), "a home is no submission, whatever lies there"
+
+
 def test_every_part_of_a_request_keeps_the_submissions_of_the_whole_shut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

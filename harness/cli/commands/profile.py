@@ -6,6 +6,7 @@ It runs the submission outside the sandbox and without the judge: profile what y
 import argparse
 import sys
 import tempfile
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,10 +66,16 @@ def run(args: argparse.Namespace) -> int:
     problem = get_problem(suite.problem)
     entrants = find_entrants([args.name], base() / "submissions", Kind.SUBMISSION, problem)
     machine = inspect_machine()
-    return max(profile(entrant, suite, machine, args) for entrant in entrants)
+    return max(profile(entrant, suite, machine, args, entrants) for entrant in entrants)
 
 
-def profile(entrant: Entrant, suite: Suite, machine: Machine, args: argparse.Namespace) -> int:
+def profile(
+    entrant: Entrant,
+    suite: Suite,
+    machine: Machine,
+    args: argparse.Namespace,
+    named: Iterable[Entrant],
+) -> int:
     """Every case of `suite` that `entrant` claims; a ladder's rungs get a picture each."""
     stem = args.out
     if "/" in entrant.name:
@@ -88,8 +95,8 @@ def profile(entrant: Entrant, suite: Suite, machine: Machine, args: argparse.Nam
         if entrant.manifest.language != "cuda":
             hint = "a CUDA submission: python run.py build cuda_hopper"
             raise UnavailableError("nothing static to show either", hint) from None
-        build_command.note_walls([entrant])
-        code, built = build_command.one(entrant, None, fail_on_spills=False)
+        entered = build_command.note_walls(named)
+        code, built = build_command.one(entrant, None, False, entered)
         print(built["text"])
         return code
     return Exit.OK

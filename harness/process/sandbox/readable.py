@@ -15,7 +15,7 @@ where an editable installation points. Each such folder is opened for reading, u
 open more than packages:
 
     it is, or holds, a home, a project or checkout, the harness's cache, the temporary folder or a
-        submission of the run
+        submission (one that nobody entered: one level deep, and of no site-packages)
     it is a top folder of the system, or the current folder where no entry has its whole path
     it lies in the checkout, in the cache, in a submission, or in /etc, /proc, /dev, /run or /sys
     it lies in another project or right below a home behind a dot (~/.ssh), and is no site-packages
@@ -98,6 +98,7 @@ PATHS = ("PYTHONPATH", "LD_LIBRARY_PATH")
 HERE = {"", ".", "./"}  # what attnboard/__init__.py leaves
 PACKAGES = {"site-packages", "dist-packages"}
 PROJECT = ".attnboard"  # marks somebody's root, see harness/process/project.py
+SUBMISSION = ("manifest.yaml", "submission.py")  # either marks a submission's folder, see there
 ARCHIVES = {".zip", ".egg", ".whl"}
 FIRST_PERSON = 1000  # user ids below belong to the system; their homes are folders like /usr/sbin
 
@@ -110,6 +111,7 @@ class DenyList:
     own: tuple[Path, ...]  # of the harness: nothing in there is a user's package
     entered: tuple[Path, ...] = ()  # submissions of this run: folders, or files by themselves
     here: Path | None = None  # the current folder, unless an import path has it as a whole
+    others: bool = True  # submissions that nobody entered stay shut, too
 
     def refusal(self, path: Path) -> str:
         """Why `path`, resolved, is not opened, or an empty string."""
@@ -120,7 +122,7 @@ class DenyList:
         if path == self.here:
             return "it is the current folder; write its whole path if you mean it"
         above = (path, *path.parents) if not PACKAGES.intersection(path.parts) else ()
-        projects = [place for place in above if os.path.isfile(place / PROJECT)]
+        projects = [p for p in above if os.path.isfile(p / PROJECT) or self._is_other(p)]
         hidden = (p for p in above if p.name.startswith(".") and self._is_home(p.parent))
         for place in (*self.own, *map(Path, NEVER_INSIDE), *projects, *hidden):
             if path.is_relative_to(place):
@@ -131,6 +133,8 @@ class DenyList:
         """Why not even a compiler's folder is opened: what it is or holds, or whose it is."""
         around = (os.fspath(path), *_within(path))  # hundreds: no Path of each
         projects = [Path(p) for p in around if os.path.isfile(f"{p}/{PROJECT}")]
+        if not PACKAGES.intersection(path.parts):
+            projects += (Path(p) for p in around if self._is_other(p))
         if self._is_home(path):
             return f"it is {path}"
         for place in (*self.homes, *self.own, *self.entered, *projects):
@@ -140,6 +144,11 @@ class DenyList:
             return f"it lies in {within}"
         top = len(path.parts) < 3 or path.parent == Path("/var")
         return "it is a top folder of the system" if top else ""
+
+    def _is_other(self, place: str | Path) -> bool:
+        """Whether it is a submission's folder; a home or the root is none, whatever lies there."""
+        found = self.others and any(os.path.exists(f"{place}/{file}") for file in SUBMISSION)
+        return found and (path := Path(place)) != Path("/") and not self._is_home(path)
 
     def _is_home(self, path: Path) -> bool:
         """Whether `path` is one, or what somebody else has beside one: LDAP lists nobody."""
@@ -221,8 +230,8 @@ def reached(shut_in: DenyList, places: Iterable[Path]) -> tuple[Path, ...]:
 
 
 def refused(shut_in: DenyList) -> dict[str, str]:
-    """Entries of PATHS that are there and stay shut, those of sys.path that only this run shuts."""
-    asked, usual = asked_for(*PATHS), replace(shut_in, entered=(), here=None)
+    """Entries of PATHS that are there and stay shut, those of sys.path that submissions shut."""
+    asked, usual = asked_for(*PATHS), replace(shut_in, entered=(), here=None, others=False)
     entries = (entry for entry in (*asked, *filter(None, sys.path)) if os.path.exists(entry))
     paths = {entry: real(entry) for entry in entries}
     told = {e: p for e, p in paths.items() if e in asked or not usual.refusal(p)}
