@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import json
 import math
 import os
@@ -458,6 +459,29 @@ if [ "$(wc -c < "$2")" = 4 ]; then head -c 20000000 /dev/zero | tr '\\0' x | tee
     )
     assert told_explain(cache) == [explain.Resources("k3", 5, 2, 4, 0)]
     assert sum(map(len, kept)) < 1 << 20
+
+
+def test_of_binaries_no_more_is_copied_than_some_the_newest_first(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """200 holes of 16 MiB, which took no room in the cache, filled the reader's disk."""
+    monkeypatch.setattr(explain, "MOST_COPIED_BYTES", 10)
+    for size in (3, 4, 5):
+        path = cache / f"{size}.cubin"
+        path.touch()
+        os.truncate(path, size)
+        os.utime(path, (size, size))
+    assert [one.kernel for one in told_explain(cache)] == ["k4", "k5"]
+
+
+def test_a_disk_that_is_full_ends_no_explain(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (cache / "a.cubin").write_bytes(b"abc")
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    assert told_explain(cache) == []
 
 
 def test_a_tool_that_hangs_is_ended_with_what_it_started(

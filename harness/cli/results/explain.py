@@ -34,6 +34,7 @@ USAGE = re.compile(
 )
 MOST_BINARIES = 200
 MOST_BINARY_BYTES, MOST_NOTE_BYTES = 16 << 20, 256 << 10
+MOST_COPIED_BYTES = 256 << 20  # of all together, also where they are holes
 MOST_TOLD_BYTES = 256 << 10  # of one binary
 MOST_MEMORY_BYTES, MOST_S = 4 << 30, 60  # of cuobjdump
 
@@ -132,7 +133,7 @@ def resources(cache: Path, result: Result) -> Iterator[Resources]:
     with tempfile.TemporaryDirectory(prefix="attnboard-explain-") as made:
         notes = _copied(cache, result, Path(made)) if tool else []
         texts = _usage(tool, Path(made), len(notes)) if notes else []
-        for note, text in zip(notes, texts, strict=False):
+        for note, text in zip(reversed(notes), texts, strict=False):
             for name, *numbers in USAGE.findall(text):
                 registers, stack, shared, local = map(int, numbers)
                 shared_bytes, threads = note.get("shared") or shared, 32 * note.get("num_warps", 0)
@@ -143,11 +144,13 @@ def resources(cache: Path, result: Result) -> Iterator[Resources]:
 
 
 def _copied(cache: Path, result: Result, folder: Path) -> list[dict[str, int]]:
-    """The newest cubins of `result` as 0.cubin, 1.cubin, … of `folder`; Triton's note of each."""
-    notes: list[dict[str, int]] = []
-    for _, path in sorted(_cubins(cache, result))[-MOST_BINARIES:]:
-        with contextlib.suppress(UsageError):
-            (folder / f"{len(notes)}.cubin").write_bytes(_plain_file(path, MOST_BINARY_BYTES))
+    """Cubins of `result`, the newest first, as 0.cubin, 1.cubin, … of `folder`; Triton's notes."""
+    notes, left = list[dict[str, int]](), MOST_COPIED_BYTES
+    for _, path in sorted(_cubins(cache, result), reverse=True)[:MOST_BINARIES]:
+        with contextlib.suppress(UsageError, OSError):  # a full disk takes no more of them
+            content = _plain_file(path, min(left, MOST_BINARY_BYTES))
+            (folder / f"{len(notes)}.cubin").write_bytes(content)
+            left -= len(content)
             notes.append(_triton_note(path))
     return notes
 
@@ -193,9 +196,9 @@ def _cuobjdump() -> str:
 
 
 def _usage(tool: str, folder: Path, many: int) -> list[str]:
-    """What cuobjdump says of 0.cubin, 1.cubin, … of `folder`, as far as it comes in a minute."""
+    """What cuobjdump says of …, 1.cubin, 0.cubin of `folder`, as far as it comes in a minute."""
     one = f'"$1" -res-usage "$3/$i.cubin" | head -c {MOST_TOLD_BYTES}'
-    each = f'for i in $(seq 0 "$2"); do {one}; echo "$4"; done'
+    each = f'for i in $(seq "$2" -1 0); do {one}; echo "$4"; done'
     mark = secrets.token_hex()  # no kernel's name has it
     bounds = f"ulimit -v {MOST_MEMORY_BYTES >> 10}; ulimit -t {MOST_S}"  # whatever group it is in
     words = ["timeout", "-s", "KILL", str(MOST_S), "sh", "-c", f"{bounds}; {each}", "sh", tool]
