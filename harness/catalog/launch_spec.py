@@ -117,7 +117,9 @@ class Kernel(_Frozen):
     args: list[Text | dict[Literal["i32", "i64"], Expression]] = Field(min_length=1, max_length=64)
 
     @model_validator(mode="after")
-    def _placeholders_known(self) -> "Kernel":
+    def _name_known(self) -> "Kernel":
+        if not self.name.isprintable() or "#" in self.name:
+            raise ValueError(f"{self.name!r}: a kernel's name is one line without #")
         for used in re.findall(r"{(\w*)}", self.name):
             if used not in PLACEHOLDERS:
                 known = ", ".join(f"{{{name}}}" for name in PLACEHOLDERS)

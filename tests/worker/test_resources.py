@@ -207,6 +207,12 @@ def test_by_nvcc_a_kernel_that_cannot_be_told_is_an_error(tmp_path, monkeypatch)
             resources.build(tmp_path, "k.cu", launch, tmp_path, ["sm_90a"])
 
 
+def test_nvcc_reads_each_name_once(tmp_path):
+    """A macro with __COUNTER__ in it was another kernel the second time."""
+    text = resources.instantiating_source(tmp_path / "k.cu", ["k<64>", "k<128>"])
+    assert [text.count(name) for name in ("k<64>", "k<128>")] == [1, 1]
+
+
 @needs_nvcc
 def test_a_flag_that_no_program_takes_is_told(tmp_path):
     (tmp_path / "k.cu").write_text(f"// build: -DX={'1' * 200_000}\n")

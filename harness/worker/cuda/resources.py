@@ -279,7 +279,7 @@ def plain_by_nvcc(source: Source) -> tuple[dict[str, str], list[KernelReport]]:
     plain, symbols = _demangled([r.name for r in reports]), {}
     reports = [r for r in reports if not r.name.startswith(f"_Z{len(AT)}{AT}I")]
     for text in plain.values():
-        if held := re.fullmatch(rf"void {AT}<(\d+), .*, {AT}_, &(.+)>\(\)", text):
+        if held := re.fullmatch(rf"void {AT}<(\d+), {AT}_, &(.+)>\(\)", text):
             at = held[2]  # (void f<64>(float*)), (f(float*)), or a::f of no template
             fit = [s for s, t in plain.items() if at == f"({t})" or t.startswith(f"{at}(")]
             of_c = (s for s in plain if at.startswith(f"({s}(") or at.endswith(f"::{s}"))
@@ -294,9 +294,9 @@ def instantiating_source(source: Path, names: Iterable[str]) -> str:
     nvcc compiles a template only where something uses it; NVRTC is told the names directly. An
     address in device memory would cost its kernel registers.
     """
-    each = (f"{at}, decltype(&{name}), {AT}_, &{name}" for at, name in enumerate(names))
+    each = (f"{at}, {AT}_, &{name}" for at, name in enumerate(names))
     uses = "".join(f"template __global__ void {AT}<{one}>();\n" for one in each)
-    head = f"struct {AT}_;\ntemplate <int, class T, class, T> __global__ void {AT}() {{}}"
+    head = f"struct {AT}_;\ntemplate <int, class, auto> __global__ void {AT}() {{}}"
     return f'#include "{source}"\n{head}\n{uses}'
 
 
