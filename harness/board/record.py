@@ -15,6 +15,7 @@ file, each line is read as well. A line is
 The checksum finds accidents. It proves nothing about who wrote the line.
 """
 
+import contextlib
 import json
 import os
 import re
@@ -42,6 +43,7 @@ HEAVY_START = b',"samples":'
 CRC_MARK = b',"crc32":"'
 #: ,"crc32":"1a2b3c4d"}
 CRC_BYTES = len(CRC_MARK) + 8 + 2
+MOST_LINE_BYTES = 32 << 20  # the longest row has 10,000 blocks
 
 
 class LineNotWritten(StorageError):
@@ -78,7 +80,7 @@ class Head(Front):
         """All of it, as it stands in the file."""
         with self.path.open("rb") as file:
             file.seek(self.offset)
-            return file.readline().strip()  # as _lines reads it
+            return file.readline(MOST_LINE_BYTES).strip()  # as `lines` reads it
 
 
 # --------------------------------------------------------------------------- writing
@@ -183,12 +185,13 @@ def heads(results_dir: Path) -> tuple[list[Head], list[BadLine]]:
     """The front of every line: 100,000 of them in seconds and in well under 1 GiB."""
     found: list[Head] = []
     bad: list[BadLine] = []
-    for path, number, offset, raw in _lines(results_dir, bad):
-        try:
-            where = {"path": path, "number": number, "offset": offset}
-            found.append(Head.model_validate(_checked_fields(raw, HEAVY_START) | where))
-        except ValueError as error:  # noqa: PERF203 - as above
-            bad.append(BadLine(path, number, _reason(error)))
+    for path in _files(results_dir):
+        for number, offset, raw in lines(path, bad):
+            try:
+                where = {"path": path, "number": number, "offset": offset}
+                found.append(Head.model_validate(_checked_fields(raw, HEAVY_START) | where))
+            except ValueError as error:  # noqa: PERF203 - as above
+                bad.append(BadLine(path, number, _reason(error)))
     return found, bad
 
 
@@ -221,20 +224,37 @@ def read_chosen(
         left = [head for head in left if (head.path, head.number) not in damaged]
 
 
-def _lines(results_dir: Path, bad: list[BadLine]) -> Iterator[tuple[Path, int, int, bytes]]:
-    for path in sorted(results_dir.rglob("*.jsonl")):
-        if not os.path.isfile(path):
-            bad.append(BadLine(path, 0, "a folder, a device or a link to nothing, not a file"))
-            continue
-        offset = 0
-        try:
-            with path.open("rb") as file:
-                for number, raw in enumerate(file, start=1):
-                    if text := raw.strip():
-                        yield path, number, offset, text
-                    offset += len(raw)
-        except OSError as error:
-            bad.append(BadLine(path, 0, f"cannot be read: {error.strerror}"))
+def _files(results_dir: Path) -> list[Path]:
+    """All that are called *.jsonl below it, however deep: before Python 3.12 rglob recurses."""
+    found, left = list[Path](), [str(results_dir)]
+    while left:
+        with contextlib.suppress(OSError), os.scandir(left.pop()) as inside:
+            for one in inside:
+                if one.name.endswith(".jsonl"):
+                    found.append(Path(one.path))
+                if one.is_dir(follow_symlinks=False):
+                    left.append(one.path)
+    return sorted(found)
+
+
+def lines(path: Path, bad: list[BadLine]) -> Iterator[tuple[int, int, bytes]]:
+    """Number, offset and text of each that is not blank, up to one that no run writes so long."""
+    if not os.path.isfile(path):
+        bad.append(BadLine(path, 0, "a folder, a device or a link to nothing, not a file"))
+        return
+    offset, number = 0, 1
+    try:
+        with path.open("rb") as file:
+            while raw := file.readline(MOST_LINE_BYTES + 1):
+                if len(raw) > MOST_LINE_BYTES:
+                    said = f"more than {MOST_LINE_BYTES >> 20} MiB; the file is read no further"
+                    bad.append(BadLine(path, number, said))
+                    return
+                if text := raw.strip():
+                    yield number, offset, text
+                offset, number = offset + len(raw), number + 1
+    except OSError as error:
+        bad.append(BadLine(path, 0, f"cannot be read: {error.strerror}"))
 
 
 def _checked_fields(raw: bytes, before: bytes = b"") -> dict[str, Any]:

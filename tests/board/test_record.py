@@ -28,6 +28,7 @@ from harness.errors import Exit, StorageError
 from harness.judge.secret import Secret
 from harness.problems import get_problem
 from harness.problems.shapes import hidden_cases
+from harness.process.sandbox.folders import remove_tree
 from harness.schema import Case, Error, Kind, Result, Slack, Speedup, Status, Telemetry
 from harness.schema.mismatch import Mismatch
 from tests.board.factory import CPU, mismatch, result, run_of, stretch
@@ -672,3 +673,24 @@ def test_a_row_of_a_suite_s_hash_is_of_a_case_that_it_asks() -> None:
             record.parse(line.encode())
     for line in (of_fa3(short, suite_sha256="0" * 64), of_fa3(older, secret="")):
         assert not is_asked(record.parse(line.encode()))
+
+
+def test_no_folder_is_too_deep_and_no_line_endless(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Either ended every command that reads records, by RecursionError and by MemoryError."""
+    path = write_all(tmp_path, run_of({"mine": 0.9}))
+    good, _ = record.heads(tmp_path)
+    deep = tmp_path
+    while len(str(deep)) < 3000:  # of the 4095 that a path may have
+        deep /= "a"
+        deep.mkdir()
+    path.rename(deep / path.name)
+    (tmp_path / "x.jsonl").touch()
+    os.truncate(tmp_path / "x.jsonl", 1 << 40)
+    monkeypatch.setattr(record, "MOST_LINE_BYTES", 1 << 20)
+    found, (bad,) = record.heads(tmp_path)
+    assert [head.number for head in found] == [head.number for head in good]
+    assert str(bad).endswith("x.jsonl:1: more than 1 MiB; the file is read no further")
+    assert [head.line() for head in found]
+    assert remove_tree(tmp_path / "a")  # pytest's own recurses

@@ -24,7 +24,6 @@ from harness.board.record import newest
 from harness.board.render.text import sanitize, times
 from harness.board.rivals import place
 from harness.catalog.entrants import places
-from harness.catalog.source_files import read_file
 from harness.catalog.suites import by_sha256, is_asked
 from harness.cli.arguments import whole
 from harness.cli.results.compare import _named, percent
@@ -35,8 +34,6 @@ from harness.measure.stats import Interval
 from harness.process.project import base
 from harness.process.text import dumps
 from harness.schema import MOST_BLOCKS, Kind, Machine, Result, Status, Suite, is_hidden
-
-MOST_BYTES = 4 << 30  # of a file of records
 
 
 class Verdict(NamedTuple):
@@ -117,15 +114,16 @@ def _latest(heads: Iterable[record.Head]) -> list[record.Head]:
 
 
 def _line(path: Path, number: str) -> Result:
-    hint = "name a line that exists: FILE.jsonl:1"
+    bad, last = list[record.BadLine](), 0
     try:
-        lines = read_file(path, MOST_BYTES, UsageError).splitlines()
-        if not (number.isascii() and number.isdigit() and 1 <= int(number) <= len(lines)):
-            raise UsageError(f"{path}:{number}: it has lines 1 to {len(lines)}", hint)
-        return record.parse(lines[int(number) - 1])
+        for last, _, raw in record.lines(path, bad):
+            if str(last) == number:
+                return record.parse(raw)
     except ValueError as error:
         hint = "python run.py rank names all such lines"
         raise UsageError(f"{path}:{number}: {error}", hint) from None
+    said = str(bad[0]) if bad else f"{path}:{number}: it has lines 1 to {last}"
+    raise UsageError(said, "name a line that exists: FILE.jsonl:1")
 
 
 # --------------------------------------------------------------------------- the record and today
