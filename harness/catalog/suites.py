@@ -3,8 +3,8 @@
 import contextlib
 import os
 import re
-from collections.abc import Mapping, Sequence
-from functools import cache, lru_cache, partial
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache, partial
 from itertools import product
 from pathlib import Path
 from typing import TypeVar
@@ -15,7 +15,7 @@ from harness.catalog.source_files import fault
 from harness.catalog.yaml_model import load_model
 from harness.errors import SuiteError, UsageError, did_you_mean
 from harness.problems import get_problem
-from harness.problems.shapes import hidden_cases, number_of
+from harness.problems.shapes import hidden_case, number_of
 from harness.process.project import base, layers
 from harness.schema import Case, Dtype, Result, Suite
 
@@ -75,19 +75,19 @@ def is_asked(row: Result) -> bool:
     suite = by_sha256().get(row.suite_sha256)
     if suite is None or (row.case.hidden and not row.secret):
         return False
-    nth = row.config.rpartition("_")[2]
-    each = min(int(nth), MOST_DRAWN) if nth.isdecimal() else 1
-    cases = _drawn(suite.sha256, row.secret, each) if row.case.hidden else suite.cases
+    cases = _drawn(suite, row) if row.case.hidden else suite.cases
     told, *asked = ((c.name, c.question, c.hidden or c.burst) for c in (row.case, *cases))
     if told not in asked or (row.suite, row.problem) != (suite.name, suite.problem):
         raise ValueError(f"{row.config} of {row.suite}: no case of {suite.name}, whose hash it has")
     return True
 
 
-@lru_cache(maxsize=64)
-def _drawn(suite_sha256: str, secret: str, each: int) -> tuple[Case, ...]:
-    suite, number = by_sha256()[suite_sha256], partial(number_of, bytes.fromhex(secret))
-    return hidden_cases(suite.cases, each, number, get_problem(suite.problem))
+def _drawn(suite: Suite, row: Result) -> Iterator[Case]:
+    """The shape that its secret gives under its name, if such a name is given at all."""
+    nth, headdim = row.config.rpartition("_")[2], row.case.headdim
+    n, number = int(nth) if nth.isdecimal() else 1, partial(number_of, bytes.fromhex(row.secret))
+    if 1 <= n <= MOST_DRAWN and any(case.headdim == headdim for case in suite.cases):
+        yield hidden_case(suite.cases, headdim, n, number, get_problem(suite.problem))
 
 
 def _named(file: str, configs: Path) -> Path:

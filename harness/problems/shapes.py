@@ -14,6 +14,7 @@ nobody chose its hidden shapes:
 import hmac
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from itertools import product
 from typing import Any
 
 from harness.problems.base import Problem, TensorSpec
@@ -110,17 +111,22 @@ def hidden_cases(
     number: a whole number below 2^63 for every text: `number_of` the run's secret.
     Their bursts fit into the buffers that the official ones need.
     """
-    found = []
-    for headdim in dict.fromkeys(case.headdim for case in official):
-        beside = [case for case in official if case.headdim == headdim]
-        for n in range(1, each + 1):
-            words = {what: number(f"hidden/{headdim}/{n}/{what}") for what in DRAWN}
-            name = f"{HIDDEN_PREFIX}hdim{headdim}{'' if n == 1 else f'_{n}'}"
-            case = _shape(beside, words).model_copy(update={"name": name})
-            while not _room(case, official, problem):
-                case = _halved(case)
-            found.append(case.model_copy(update={"burst": _burst(case, official, problem)}))
-    return tuple(found)
+    asked = product(dict.fromkeys(case.headdim for case in official), range(1, each + 1))
+    found = (hidden_case(official, headdim, n, number, problem) for headdim, n in asked)
+    return tuple(c.model_copy(update={"burst": _burst(c, official, problem)}) for c in found)
+
+
+def hidden_case(
+    official: Sequence[Case], headdim: int, n: int, number: Callable[[str], int], problem: Problem
+) -> Case:
+    """The n-th of one headdim of `official`; its burst is still that of an official one."""
+    words = {what: number(f"hidden/{headdim}/{n}/{what}") for what in DRAWN}
+    name = f"{HIDDEN_PREFIX}hdim{headdim}{'' if n == 1 else f'_{n}'}"
+    case = _shape([case for case in official if case.headdim == headdim], words)
+    case = case.model_copy(update={"name": name})
+    while not _room(case, official, problem):
+        case = _halved(case)
+    return case
 
 
 def _shape(beside: Sequence[Case], drawn: Mapping[str, int]) -> Case:

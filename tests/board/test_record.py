@@ -23,10 +23,12 @@ from harness.board.rank import leaderboard
 from harness.board.record import newest
 from harness.board.render import markdown
 from harness.board.store import Store
+from harness.catalog import suites
 from harness.catalog.suites import is_asked, load_suite
 from harness.errors import Exit, StorageError
 from harness.judge.secret import Secret
 from harness.problems import get_problem
+from harness.problems.shapes import DRAWN as DRAWS
 from harness.problems.shapes import hidden_cases
 from harness.process.sandbox.folders import remove_tree
 from harness.schema import Case, Error, Kind, Result, Slack, Speedup, Status, Telemetry
@@ -694,3 +696,14 @@ def test_no_folder_is_too_deep_and_no_line_endless(
     assert str(bad).endswith("x.jsonl:1: more than 1 MiB; the file is read no further")
     assert [head.line() for head in found]
     assert remove_tree(tmp_path / "a")  # pytest's own recurses
+
+
+def test_of_a_hidden_row_only_its_own_shape_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """16 of each headdim for each line: a folder of 1 MiB held every command for five minutes."""
+    drawn: list[str] = []
+    monkeypatch.setattr(suites, "number_of", lambda _, what: drawn.append(what) or 7)
+    for name in ("hidden_hdim64_16", "hidden_hdim64_99", "hidden_hdim64_0", "hidden_hdim80"):
+        case = DRAWN[0].model_copy(update={"name": name, "headdim": int(name[11:13])})
+        with pytest.raises(ValueError, match="no case of fa3, whose hash it has"):
+            record.parse(of_fa3(case).encode())
+    assert drawn == [f"hidden/64/16/{what}" for what in DRAWS]
