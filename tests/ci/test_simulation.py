@@ -637,17 +637,14 @@ FORGERIES: dict[str, tuple[Callable[[list[Result]], list[Result]], str]] = {
     "an easier suite": (lambda r: one(r, suite_sha256="1" * 64), "suite_sha256 is 1"),
     "an easier shape": (
         lambda r: one(r, case=r[0].case.model_copy(update={"seqlen": 128})),
-        "case.seqlen is 128, asked and measured it is 4096",
+        "whose hash it has",
     ),
     "another harness": (lambda r: one(r, harness_commit="f" * 12), "harness_commit is f"),
     "a patched harness": (
         lambda r: [x.model_copy(update={"harness_commit": f"{x.harness_commit}+"}) for x in r],
         "+, asked and measured it is ",
     ),
-    "more work than it did": (
-        lambda r: one(r, problem="attention_backward"),
-        "problem is attention_backward, asked and measured it is attention_forward",
-    ),
+    "more work than it did": (lambda r: one(r, problem="attention_backward"), "whose hash it has"),
     "a better class": (
         lambda r: one(r, error=r[0].error.model_copy(update={"rel_l2": 0.01})),
         "numerics_class is exact, asked and measured it is approximate",
@@ -664,7 +661,7 @@ FORGERIES: dict[str, tuple[Callable[[list[Result]], list[Result]], str]] = {
     "a secret that everybody knows": (lambda r: one(r, **opened(SPENT)), "was told before"),
     "hidden shapes of its own choice": (
         lambda r: [x.model_copy(update=opened("12" * 32)) if x.case.hidden else x for x in r],
-        "asked and measured it is",
+        "whose hash it has",
     ),
     "a hidden shape from each of several secrets": (
         with_a_second_secret,
