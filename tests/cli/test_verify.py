@@ -370,6 +370,7 @@ def test_without_the_gpu_it_cannot(
         ({"likeness": {"sdpa_flash": 1.0}}, "its own work"),
         ({"kernels": ("pytorch_flash::flash_fwd_kernel<...>",)}, "its own work"),
         ({"deterministic": False}, "repeatable"),
+        ({"lse": False}, "of a judged lse"),
     ],
 )
 def test_who_is_no_longer_what_the_record_says_is_not_the_same(
@@ -377,11 +378,28 @@ def test_who_is_no_longer_what_the_record_says_is_not_the_same(
 ) -> None:
     """Speed alone was compared: error, kernels and bits of a handed line were its writer's."""
     mine = [r for r in lines if r.entry == "mine"]
-    old = [r.model_copy(update={"deterministic": True, "kernels": ("mine",)}) for r in mine]
+    old = [
+        r.model_copy(update={"deterministic": True, "kernels": ("mine",), "lse": True})
+        for r in mine
+    ]
     fresh = [old[0].model_copy(update=changes), *old[1:]]
     said = verify._outcome(old, fresh, 0.02)
     assert (said.word, lost in said.why) == ("OTHER" if lost else "SAME", True)
     assert verify._outcome(fresh, old, 0.02).word == "SAME"  # it got better
+
+
+@pytest.mark.parametrize(
+    "told", [{"author": "evil"}, {"language": "cuda"}, {"accumulates": {"o": "fp16"}}]
+)
+def test_what_follows_from_its_source_is_not_its_writer_s(lines: list[Result], told: dict) -> None:
+    """SAME of a record with another author, or without the board's note on sums in fp16."""
+    mine = [r for r in lines if r.entry == "mine"]
+    for old, fresh in (
+        ([*mine[:-1], mine[-1].model_copy(update=told)], mine),
+        (mine, [r.model_copy(update=told) for r in mine]),
+    ):
+        said = verify._outcome(old, fresh, 0.02)
+        assert (said.word, next(iter(told)) in said.why) == ("OTHER", True)
 
 
 # --------------------------------------------------------------------------- explain

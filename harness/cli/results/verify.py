@@ -7,7 +7,8 @@ two speed-ups are compared:
     SAME     their quotient is within --tolerance, and what two cards differ by
     FASTER   today it is faster, beyond tolerance and doubt
     SLOWER   today it is slower, beyond tolerance and doubt
-    OTHER    today it is not exact, repeatable or its own work, as the record is
+    OTHER    today it is not exact, repeatable, its own work or of a judged lse, as the record is,
+             or its manifest tells another author, language or sums
     CANNOT   it cannot be measured here again, or is too rough to tell; the reason is told
 """
 
@@ -29,11 +30,13 @@ from harness.cli.arguments import whole
 from harness.cli.results.compare import _named, percent
 from harness.errors import Exit, UnavailableError, UsageError, typed
 from harness.measure import stats
-from harness.measure.audit import missing_beside, not_made_again, of_record
+from harness.measure.audit import differences, missing_beside, not_made_again, of_record
 from harness.measure.stats import Interval
 from harness.process.project import base
 from harness.process.text import dumps
 from harness.schema import MOST_BLOCKS, Kind, Machine, Result, Status, Suite, is_hidden
+
+BY_MANIFEST = {"author", "language", "accumulates"}  # which the hash of its source covers
 
 
 class Verdict(NamedTuple):
@@ -206,8 +209,12 @@ def _outcome(old: Sequence[Result], fresh: Sequence[Result], tolerance: float) -
     told, now = (Row(rows[0].entry, tuple(rows)) for rows in (old, fresh))
     kept = {"exact": (told.exact, now.exact), "repeatable": (told.repeatable, now.repeatable)}
     kept["its own work"] = (not told.borrowed, not now.borrowed)
+    kept["of a judged lse"] = (any(r.lse for r in old), all(r.lse for r in fresh))
     if lost := [what for what, (then, today) in kept.items() if then and not today]:
         return Verdict("OTHER", f"the record is {' and '.join(lost)}, today it is not")
+    for row, again in ((row, again) for row in old for again in fresh if again.case == row.case):
+        if odd := differences(row, again, BY_MANIFEST):
+            return Verdict("OTHER", f"{row.config}: {odd[0]}")
     then = [interval_of(r.speedup) for r in old if r.speedup]
     one_card = len({r.machine.uuid for r in (*old, *fresh)}) == 1
     return judge(stats.geomean(then), stats.geomean(ratios), tolerance, one_card=one_card)
