@@ -23,6 +23,7 @@ import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -242,17 +243,18 @@ def lines(path: Path, bad: list[BadLine]) -> Iterator[tuple[int, int, bytes]]:
     if not os.path.isfile(path):
         bad.append(BadLine(path, 0, "a folder, a device or a link to nothing, not a file"))
         return
-    offset, number = 0, 1
+    offset = 0
     try:
         with path.open("rb") as file:
-            while raw := file.readline(MOST_LINE_BYTES + 1):
+            ends = iter(partial(file.readline, MOST_LINE_BYTES + 1), b"")
+            for number, raw in enumerate(ends, start=1):
                 if len(raw) > MOST_LINE_BYTES:
                     said = f"more than {MOST_LINE_BYTES >> 20} MiB; the file is read no further"
                     bad.append(BadLine(path, number, said))
                     return
                 if text := raw.strip():
                     yield number, offset, text
-                offset, number = offset + len(raw), number + 1
+                offset += len(raw)
     except OSError as error:
         bad.append(BadLine(path, 0, f"cannot be read: {error.strerror}"))
 
