@@ -186,7 +186,7 @@ def heads(results_dir: Path) -> tuple[list[Head], list[BadLine]]:
     """The front of every line: 100,000 of them in seconds and in well under 1 GiB."""
     found: list[Head] = []
     bad: list[BadLine] = []
-    for path in _files(results_dir):
+    for path in sorted(Path(one.path) for one in files([results_dir], ".jsonl")):
         for number, offset, raw in lines(path, bad):
             try:
                 where = {"path": path, "number": number, "offset": offset}
@@ -225,17 +225,16 @@ def read_chosen(
         left = [head for head in left if (head.path, head.number) not in damaged]
 
 
-def _files(results_dir: Path) -> list[Path]:
-    """All that are called *.jsonl below it, however deep: before Python 3.12 rglob recurses."""
-    found, left = list[Path](), [str(results_dir)]
+def files(tops: Iterable[Path], suffix: str) -> Iterator[os.DirEntry[str]]:
+    """All below `tops` that are called so, however deep: before Python 3.12 rglob recurses."""
+    left = [str(path) for path in tops]
     while left:
         with contextlib.suppress(OSError), os.scandir(left.pop()) as inside:
             for one in inside:
-                if one.name.endswith(".jsonl"):
-                    found.append(Path(one.path))
                 if one.is_dir(follow_symlinks=False):
                     left.append(one.path)
-    return sorted(found)
+                if one.name.endswith(suffix):
+                    yield one
 
 
 def lines(path: Path, bad: list[BadLine]) -> Iterator[tuple[int, int, bytes]]:

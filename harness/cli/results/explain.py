@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-from harness.board import query
+from harness.board import query, record
 from harness.board.history import words
 from harness.board.render.text import milliseconds, number, sanitize, scientific, times
 from harness.catalog.entrants import private_folder
@@ -159,14 +159,10 @@ def _cubins(cache: Path, result: Result) -> Iterator[tuple[int, Path]]:
     """Time and path of each below the caches of its entry and source, however deep they are."""
     mine, _ = private_folder(result.entry, result.source_sha256, result.machine.slug)
     users = re.compile(rf"{re.escape(mine)}(-\d{{1,10}})?")  # one a user; a rival's key is longer
-    left = [str(path) for path in cache.glob(f"{mine}*") if users.fullmatch(path.name)]
-    while left:
-        with contextlib.suppress(OSError), os.scandir(left.pop()) as inside:
-            for one in inside:
-                if one.is_dir(follow_symlinks=False):
-                    left.append(one.path)
-                elif one.name.endswith(".cubin"):
-                    yield one.stat(follow_symlinks=False).st_mtime_ns, Path(one.path)
+    tops = (path for path in cache.glob(f"{mine}*") if users.fullmatch(path.name))
+    for one in record.files(tops, ".cubin"):
+        with contextlib.suppress(OSError):
+            yield one.stat(follow_symlinks=False).st_mtime_ns, Path(one.path)
 
 
 def _plain_file(path: Path, most_bytes: int) -> bytes:
