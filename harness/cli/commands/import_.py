@@ -12,6 +12,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,7 @@ MOST_ABOVE = 4  # folders at and above the workloads' file: a trace set is no de
 #: What a value of another kind, size, depth or name than a definition has can raise.
 ODD = (ArithmeticError, LookupError, OSError, RecursionError, TypeError, ValueError)
 FLOPS = get_problem("attention_forward").flops
+_head_of = lru_cache(maxsize=8)(json.loads)  # of one file for all workloads
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -172,7 +174,7 @@ def _indptr(workload: Any, name: str, path: Path) -> list[int]:
     end = 8 + int.from_bytes(body[:8], "little")
     if end > MOST_HEAD:
         raise ValueError(f"inputs.{name}: a head of {end} bytes, at most {MOST_HEAD}")
-    head = json.loads(body[8:end])[source["tensor_key"]]
+    head = _head_of(body[8:end])[source["tensor_key"]]
     first, last = head["data_offsets"]
     kind = {"I32": "<i4", "I64": "<i8"}[head["dtype"]]
     values: list[int] = np.frombuffer(body[end + first : end + last], kind).tolist()
