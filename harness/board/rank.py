@@ -23,8 +23,6 @@ from harness.schema import MOST_SLACK_PCT, Kind, Result, Speedup, Status, times_
 MOST_COLUMNS = 8
 #: So many of a place, its best aside, must be tied with who shares it: the narrowest tell most.
 MOST_PEERS = 7
-#: Who is behind and not narrower by so much says no more of who comes next, so that these are few.
-NARROWER = 0.95
 #: The baseline everything is a multiple of, where it ran.
 HEADLINE = "sdpa_cudnn"
 
@@ -344,29 +342,21 @@ def _ranked(rows: Sequence[Row], configs: Sequence[str], beside: Beside) -> tupl
     """Rows, best first, in groups: who is tied with all of the group before shares its rank."""
     groups: list[list[Row]] = [[]]
     asked: list[Row] = []  # of the last group: its best and the narrowest of the others
-    tellers: dict[str | None, list[Row]] = {}  # of it, by card and of any: who says all others say
     for row in rows:
-        own = {result.machine.uuid for result in row.results}
-        cards = {None, *own} if len(own) == 1 else {None}
-        if any(_faster(each, row, configs, beside) for each in asked) or any(
-            _faster(each, row, (), nowhere) for card in cards for each in tellers.get(card, ())
-        ):
+        if any(_faster(each, row, configs, beside) for each in asked):
             groups.append([])
-            asked, tellers = [], {}
+            asked = []
         groups[-1].append(row)
         bisect.insort(asked, row, min(len(asked), 1), key=_width)
         del asked[1 + MOST_PEERS :]
-        for told in (tellers.setdefault(card, []) for card in cards):
-            if not told or _width(row) < NARROWER * _width(told[-1]):  # all of `told` are ahead
-                told.append(row)
     ranked: list[Row] = []
     for group in groups:
         ranked += [replace(row, rank=len(ranked) + 1, tie=len(group) > 1) for row in group]
     return tuple(ranked)
 
 
-def _width(row: Row) -> float:  # of the side that keeps it from being faster beyond doubt
-    return math.log(row.speedup.value / row.speedup.low) if row.speedup else math.inf
+def _width(row: Row) -> float:
+    return row.speedup.high / row.speedup.low if row.speedup else math.inf
 
 
 def _faster(a: Row, b: Row, configs: Sequence[str], beside: Beside) -> bool:

@@ -123,7 +123,7 @@ _LINES: TypeAdapter[Frozen] = TypeAdapter(
 def parse_line(label: str, line: bytes | str) -> Told:
     """One line of a child's stdout; of what is none of `_LINES` the op is `nonsense`."""
     try:
-        if len(line) > MOST_WORDS and ROW not in str(line[:40]):  # a row alone is long
+        if len(line) > MOST_WORDS and not str(line[:40]).removeprefix("b'").startswith(ROW):
             raise ValueError
         fields = json.loads(line, object_pairs_hook=each_once)
         return Told(label, _LINES.validate_python(fields).model_dump())

@@ -181,12 +181,9 @@ def _longer_ms(samples: Sequence[Sample], gap_ms: float) -> float:
 
 
 def _fast_ms(samples: Sequence[Sample]) -> float:
-    """The mean call of all bursts but the slowest fifth: at most what a speed-up counts.
-
-    Calls that overlap in some bursts win their share of it; a slow host is as slow in both.
-    """
-    ordered = sorted(sample.latency_ms for sample in samples)
-    return statistics.fmean(ordered[: len(ordered) - len(ordered) // 5])
+    """The mean call of all bursts but the slowest fifth: at most what a speed-up counts."""
+    scored = sorted(s.latency_ms for s in [s for s in samples if not s.late] or samples)
+    return statistics.geometric_mean(scored[: len(scored) - len(scored) // 5])
 
 
 def usual_ms(scored: Sequence[Sample]) -> list[float]:

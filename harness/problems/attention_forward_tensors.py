@@ -100,16 +100,19 @@ def _needle(q: Tensor, k: Tensor, v: Tensor, generator: torch.Generator) -> Trip
 
 
 def _large_logits(q: Tensor, k: Tensor, v: Tensor, generator: torch.Generator) -> Triple:
-    """Large scores: kills softmax without a maximum, or with a fixed one.
+    """Scores beyond e^11 (fp16), e^88 (bf16): kills softmax without a maximum, or with a fixed one.
 
-    P reaches e^11 in fp16, e^88 in bf16. Half of the heads have a large q, the others some large
-    keys among them: who looks at q alone, or at the first keys, does not know.
+    Of half of the heads q is large, of the others some four keys: to find them is to read k.
     """
     by = 64 if q.dtype is torch.bfloat16 else 8
     drawn = torch.rand((*k.shape[:3], 1), generator=generator, device=k.device)  # [B, KV, S, 1]
     by_key = torch.rand((*k.shape[:2], 1, 1), generator=generator, device=k.device) < 0.5
     by_q = ~by_key.repeat_interleave(q.shape[1] // k.shape[1], 1)
-    return torch.where(by_q, q * by, q), torch.where(by_key & (drawn < 1 / 16), k * by, k), v
+    return (
+        torch.where(by_q, q * by, q),
+        torch.where(by_key & (drawn < 4 / k.shape[2]), k * by, k),
+        v,
+    )
 
 
 def _offset_v(q: Tensor, k: Tensor, v: Tensor, generator: torch.Generator) -> Triple:

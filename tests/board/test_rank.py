@@ -153,34 +153,6 @@ def test_who_shares_a_place_with_thousands_is_asked_beside_few(
     assert len(asked) < 10 * len(rows)
 
 
-@pytest.mark.parametrize("card", ["", "GPU-other"])
-def test_copies_however_narrow_put_no_rival_out_of_who_is_asked(card: str) -> None:
-    """Behind eight of them a friend shared a place with rows that are faster beyond doubt."""
-    noisy, copy, friend = 1.3007, 1.3 * math.exp(-0.0016), 1.3 * math.exp(-0.0022)
-    rows = three("lead", noisy, 0.03) + three("honest", 1.3, 0.004)
-    for n in range(8):
-        rows += three(f"copy{n}", copy - n * 1e-6, 0.0013)
-    if card:  # whose rows are compared with 2.5 % of room
-        far = rows[0].machine.model_copy(update={"uuid": card})
-        rows += three("elsewhere", 1.3005, 0.0001, machine=far)
-    rows = [r.model_copy(update={"run": r.entry}) for r in [*rows, *three("friend", friend, 0.001)]]
-    last = places(only(rows))[-1]
-    assert last == ("friend", len(rows) // 3, False)
-
-
-def test_rows_each_a_little_narrower_than_the_last_are_asked_in_short(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    calls, quotient = list[object](), stats.quotient
-    monkeypatch.setattr(stats, "quotient", lambda *a, **k: calls.append(a) or quotient(*a, **k))
-    rows = [
-        rank.Row(f"e{n}", (), speedup=Interval(1.3 - n * 1e-9, 1.29 + n * 2e-5, 1.31))
-        for n in range(400)
-    ]
-    assert {row.rank for row in rank._ranked(rows, (), rank.nowhere)} == {1}
-    assert len(calls) < 40 * len(rows)
-
-
 def test_approximate_rows_are_ranked_apart() -> None:
     results = three("exact", 1.1) + three("rough", 2.0)
     results = [

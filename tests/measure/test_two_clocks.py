@@ -408,6 +408,21 @@ def test_who_overlaps_in_some_bursts_only_is_seen_or_wins_nothing() -> None:
         assert overlapping(mine, [base], GPU_TOLERANCE) or ratio.value < 1.02
 
 
+@pytest.mark.parametrize("slow", [7, 9, 12])
+def test_a_few_slow_bursts_hide_no_overlap_in_all_others(slow: int) -> None:
+    """One above the fifth that does not count raised a mean by as much as was won."""
+    calls = [0.85] * (32 - slow) + [5.0] * slow
+    mine = [
+        Sample(block=n, calls_ms=(each,) * 4, t2_ms=4 * each + 0.3) for n, each in enumerate(calls)
+    ]
+    mine[:5] = [s.model_copy(update={"alone_ms": CALL_MS + 0.3}) for s in mine[:5]]
+    base = [Sample(block=n, calls_ms=(CALL_MS,) * 4, t2_ms=4.3, alone_ms=1.3) for n in range(32)]
+    told = [{s.block: s.latency_ms for s in each} for each in (base, mine)]
+    ratio = stats.speedup(*told)
+    assert ratio is not None
+    assert overlapping(mine, [base], GPU_TOLERANCE) or ratio.value < 1.01
+
+
 @pytest.mark.parametrize(("short", "refused"), [(0, True), (1, True), (2, True), (3, False)])
 def test_the_one_call_by_itself_that_is_short_hides_no_overlap(short: int, refused: bool) -> None:
     """Block 0's was never of odd values: there alone a rough call was safe, and the least counted."""

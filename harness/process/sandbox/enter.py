@@ -200,7 +200,7 @@ def enter(rules: Rules, line: int | None = None) -> None:
     else:  # nobody stands above it who would: what it starts stays below it, counted and stopped
         process_tree.adopt_orphans()
     checked("prctl", libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0)
-    resource.setrlimit(resource.RLIMIT_CORE, (1, 1))  # core(5): none, and at 0 a pipe would have it
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (rules.file_bytes, rules.file_bytes))
     # Among others of its user it could start none, were it held to a share.
     share = Rules.processes if rules.uid is None else rules.processes
