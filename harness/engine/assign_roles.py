@@ -108,9 +108,8 @@ def _salt(cache: Path) -> str:
     with contextlib.suppress(OSError):
         if not (cache / "salt").exists():
             cache.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile("w", dir=cache) as made:
-                made.write(salt)
-                made.flush()
+            with tempfile.NamedTemporaryFile(dir=cache, buffering=0) as made:
+                made.write(salt.encode())
                 os.link(made.name, cache / "salt")  # not in the place of another's
     with contextlib.suppress(OSError):
         salt = (cache / "salt").read_text(encoding="ascii") or salt

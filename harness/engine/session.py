@@ -156,7 +156,7 @@ def prepare(run: Run, request: Request) -> None:
             build.result()
         for worker in to_build:
             if worker.build_starved:  # by another builder: once more, with nobody beside it
-                with WorkerProcess.none_loads(beside):
+                with WorkerProcess.none_loads(beside, contextlib.nullcontext):
                     build_one(run, worker, alone=True)
     start_all(run, [worker for worker in run.workers.values() if worker not in beside])
     for worker in beside:

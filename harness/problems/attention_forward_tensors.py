@@ -100,10 +100,7 @@ def _needle(q: Tensor, k: Tensor, v: Tensor, generator: torch.Generator) -> Trip
 
 
 def _large_logits(q: Tensor, k: Tensor, v: Tensor, generator: torch.Generator) -> Triple:
-    """Scores beyond e^11 (fp16), e^88 (bf16): kills softmax without a maximum, or with a fixed one.
-
-    Of half of the heads q is large, of the others some four keys: to find them is to read k.
-    """
+    """Scores beyond e^11 (fp16), e^88 (bf16), by q or by four keys: no fixed maximum will do."""
     by = 64 if q.dtype is torch.bfloat16 else 8
     drawn = torch.rand((*k.shape[:3], 1), generator=generator, device=k.device)  # [B, KV, S, 1]
     by_key = torch.rand((*k.shape[:2], 1, 1), generator=generator, device=k.device) < 0.5

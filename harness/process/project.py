@@ -27,8 +27,7 @@ def find(start: Path | None = None) -> Path | None:
     It is what ATTNBOARD_ROOT or --root says, else the nearest marked folder at or above `start`
     (the current folder) that neither is nor lies in a submission, whose author would choose suite
     and baseline; else (a stray manifest lies above all) the nearest above the submission stood in,
-    else the nearest, else the checkout that this is. Raises UsageError where what is asked for is
-    none.
+    else the nearest, else the checkout. Raises UsageError where what is asked for is none.
     """
     if asked := os.environ.get(VARIABLE, ""):
         folder = Path(os.path.realpath(asked))  # Path.resolve raises at a link to itself

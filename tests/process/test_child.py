@@ -338,6 +338,17 @@ def test_a_process_that_begins_and_ends_between_two_looks_is_found(
         assert burning.ran_paused() == "a process of it began or ended although they were stopped"
 
 
+def test_an_answer_that_came_too_late_answers_no_other_word() -> None:
+    ours, first = socket.socketpair()
+    with ours, first:
+        first.send(b"12345678")  # to NEWEST, of which nobody waits any more
+        with ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(namespaces.ask, ours, namespaces.GO)
+            assert first.recv(1) == namespaces.GO
+            first.send(namespaces.DONE)
+            assert asked.result(timeout=5)
+
+
 def test_whose_first_process_is_silent_is_ended(
     burning: Child, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -37,7 +37,7 @@ ENDS_WORKER = frozenset(
 #: No row may stand under the hash of other bytes.
 CHANGED = "the copy of its files that workers read was changed during the run: run it again"
 RUNNING = "still running"
-Paying = Callable[[str], contextlib.AbstractContextManager[None]]
+Paying = Callable[[str], contextlib.AbstractContextManager[object]]
 CleanUp = Callable[[], object]  # ends what processes of the run have left behind
 
 
@@ -263,9 +263,7 @@ class WorkerProcess:
 
     @staticmethod
     @contextlib.contextmanager
-    def none_loads(
-        workers: Iterable["WorkerProcess"], paying: Paying = lambda _: contextlib.nullcontext()
-    ) -> Iterator[None]:
+    def none_loads(workers: Iterable["WorkerProcess"], paying: Paying) -> Iterator[None]:
         """Meanwhile those of `workers` that still load are stopped: they took somebody's time.
 
         `paying`: in which each, by its name, takes the time until it stands still.

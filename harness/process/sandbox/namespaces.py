@@ -156,6 +156,9 @@ def newest(line: socket.socket) -> bytes:
 
 def _answer(line: socket.socket, word: bytes, most_bytes: int) -> bytes:
     try:
+        line.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            line.recv(64)  # what came too late answers no other word
         line.settimeout(ANSWER_S)
         line.sendall(word)
         return line.recv(most_bytes, socket.MSG_WAITALL)
