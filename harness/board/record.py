@@ -227,7 +227,7 @@ def read_chosen(
 
 def files(tops: Iterable[Path], suffix: str) -> Iterator[os.DirEntry[str]]:
     """All below `tops` that are called so, however deep: before Python 3.12 rglob recurses."""
-    left = [str(path) for path in tops]
+    left = [str(path) for path in tops if path.exists()]  # raises where its name is too long
     while left:
         with contextlib.suppress(OSError), os.scandir(left.pop()) as inside:
             for one in inside:
