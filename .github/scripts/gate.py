@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -142,10 +142,10 @@ def regressions(before: Runs, now: Row, limit: float, *, alike: bool) -> dict[st
     found: dict[str, list[Interval | None]] = {}
     for results in before:
         then = {r.config: r for r in results if (place(r) == place(now.pick)) == alike}
-        for result in now.results:
-            pair = changed(then.get(result.config), result)
+        pairs = [changed(then.get(result.config), result) for result in now.results]
+        for result, pair in zip(now.results, pairs, strict=True):
             found.setdefault(result.config, []).append(pair and pair.ratio)
-        found.setdefault("geomean", []).append(overall(then, now))
+        found.setdefault("geomean", []).append(overall(pairs))
     each = {
         name: [r for r in told if r and is_regression(r, limit)] for name, told in found.items()
     }
@@ -157,10 +157,15 @@ def changed(then: Result | None, now: Result) -> Pair | None:
     return through_baseline(now, then) if then else None
 
 
-def overall(then: Mapping[str, Result], now: Row) -> Interval | None:
-    """The same over all its configs, if each can be compared."""
-    pairs = [pair for r in now.results if (pair := changed(then.get(r.config), r))]
-    return geomean(pairs) if pairs and len(pairs) == len(now.results) else None
+def changes(then: Row, now: Row) -> list[Pair | None]:
+    """Of each config of `now`."""
+    return [changed(then.on(result.config), result) for result in now.results]
+
+
+def overall(pairs: Sequence[Pair | None]) -> Interval | None:
+    """The same over all configs, if each can be compared."""
+    told = [pair for pair in pairs if pair]
+    return geomean(told) if told and len(told) == len(pairs) else None
 
 
 # --------------------------------------------------------------------------- the comment
@@ -197,7 +202,7 @@ def comment(
         ]
     if here:
         lines += [f"**Regression** beyond {limit:.1%} of its best record: {_losses(here)}", ""]
-    elif then and row.speedup and (ratio := overall({r.config: r for r in then[1].results}, row)):
+    elif then and row.speedup and (ratio := overall(changes(then[1], row))):
         lines += [f"Against its own last record: {words(ratio)} {times(ratio)}", ""]
     lines += [
         f"Integrity {safe(row.integrity)}, suite `{board.suite_sha256[:12]}`, protocol {board.protocol}, "
