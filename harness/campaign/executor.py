@@ -11,9 +11,8 @@ from harness.campaign.unit import Unit
 from harness.errors import UnavailableError
 from harness.process.messages import Line, Words
 from harness.process.text import each_once, shown
-from harness.schema import Finite, Frozen, Machine
+from harness.schema import MOST_LINE_BYTES, Finite, Frozen, Machine
 
-MOST_LINE_BYTES = 32 << 20  # the longest row has 10,000 blocks
 MOST_WORDS, ROW = 64 << 10, '{"op": "result", "line": "'  # of all lines but those that begin so
 ENDLESS = f"a line of more than {MOST_LINE_BYTES >> 20} MiB"
 Message = dict[str, Any]

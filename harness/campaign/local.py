@@ -13,10 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import IO
 
-from harness.campaign.executor import ENDLESS, MOST_LINE_BYTES, Told, gone, parse_line
+from harness.campaign.executor import ENDLESS, Told, gone, parse_line
 from harness.campaign.unit import Unit, to_text
 from harness.process.project import HOME
 from harness.process.text import plain_text
+from harness.schema import MOST_LINE_BYTES
 
 COMMAND = (sys.executable, "-m", "harness.campaign.child")
 GRACE_S = 30.0  # for a cancelled unit to write its rows and end its processes

@@ -121,7 +121,7 @@ def _carry_out() -> Callable[[str, list[str], str], Iterator[list[bytes]]]:
         import subprocess
         import tempfile
 
-        most_bytes = 32 << 20  # executor.MOST_LINE_BYTES, which the node does not import
+        most_bytes = 32 << 20  # schema.MOST_LINE_BYTES, which the node does not import
         with tempfile.TemporaryFile() as errors:
             process = subprocess.Popen(
                 [sys.executable, "-m", *command],

@@ -16,6 +16,7 @@ from harness.schema.common import (
     LEAST_MS,
     MOST_BLOCKS,
     MOST_CALLS,
+    MOST_LINE_BYTES,
     MOST_NAME,
     MOST_PAUSES,
     Dtype,

@@ -20,6 +20,7 @@ NotNan = Annotated[float, Field(ge=-math.inf)]  # a slack without bound is infin
 Count = Annotated[int, Field(ge=0, le=1_000_000)]
 Limit = Annotated[float, Field(gt=0, le=1e6)]  # seconds or GiB; an infinite one is no limit
 MOST_BLOCKS = 10_000
+MOST_LINE_BYTES = 32 << 20  # of a row: the longest has MOST_BLOCKS
 MOST_CALLS = 64  # of a burst
 MOST_PAUSES = 120  # between the spot checks of a stretch
 #: Of a stretch the worker counts from the first call of the last two thirds, the judge from a check
