@@ -15,7 +15,6 @@ file, each line is read as well. A line is
 The checksum finds accidents. It proves nothing about who wrote the line.
 """
 
-import contextlib
 import json
 import os
 import re
@@ -32,8 +31,9 @@ from pydantic import ConfigDict, ValidationError
 from harness.catalog.suites import is_asked
 from harness.errors import StorageError
 from harness.problems import PROBLEMS
+from harness.process.sandbox.folders import files_below
 from harness.process.text import dumps, each_once, plain_text, shown
-from harness.schema import Front, Kind, Result, Slack, Status, is_hidden
+from harness.schema import MOST_LINE_BYTES, Front, Kind, Result, Slack, Status, is_hidden
 
 #: Keys told first: what `Head` holds.
 FRONT = tuple(Front.model_fields)
@@ -44,7 +44,6 @@ HEAVY_START = b',"samples":'
 CRC_MARK = b',"crc32":"'
 #: ,"crc32":"1a2b3c4d"}
 CRC_BYTES = len(CRC_MARK) + 8 + 2
-MOST_LINE_BYTES = 32 << 20  # the longest row has 10,000 blocks
 
 
 class LineNotWritten(StorageError):
@@ -186,7 +185,7 @@ def heads(results_dir: Path) -> tuple[list[Head], list[BadLine]]:
     """The front of every line: 100,000 of them in seconds and in well under 1 GiB."""
     found: list[Head] = []
     bad: list[BadLine] = []
-    for path in sorted(Path(one.path) for one in files([results_dir], ".jsonl")):
+    for path in sorted(Path(one.path) for one in files_below([results_dir], ".jsonl")):
         for number, offset, raw in lines(path, bad):
             try:
                 where = {"path": path, "number": number, "offset": offset}
@@ -223,18 +222,6 @@ def read_chosen(
         bad += worse
         damaged = {(line.path, line.number) for line in worse}
         left = [head for head in left if (head.path, head.number) not in damaged]
-
-
-def files(tops: Iterable[Path], suffix: str) -> Iterator[os.DirEntry[str]]:
-    """All below `tops` that are called so, however deep: before Python 3.12 rglob recurses."""
-    left = [str(path) for path in tops if path.exists()]  # raises where its name is too long
-    while left:
-        with contextlib.suppress(OSError), os.scandir(left.pop()) as inside:
-            for one in inside:
-                if one.is_dir(follow_symlinks=False):
-                    left.append(one.path)
-                if one.name.endswith(suffix):
-                    yield one
 
 
 def lines(path: Path, bad: list[BadLine]) -> Iterator[tuple[int, int, bytes]]:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-from harness.board import query, record
+from harness.board import query
 from harness.board.history import words
 from harness.board.render.text import milliseconds, number, sanitize, scientific, times
 from harness.catalog.entrants import private_folder
@@ -25,6 +25,7 @@ from harness.measure.roofline import Resources, at_clock_pct, ceilings, limiter,
 from harness.problems import get_problem
 from harness.process.project import HOME
 from harness.process.sandbox import enter
+from harness.process.sandbox.folders import files_below
 from harness.process.text import dumps, shown
 from harness.schema import Result
 
@@ -160,7 +161,7 @@ def _cubins(cache: Path, result: Result) -> Iterator[tuple[int, Path]]:
     mine, _ = private_folder(result.entry, result.source_sha256, result.machine.slug)
     users = re.compile(rf"{re.escape(mine)}(-\d{{1,10}})?")  # one a user; a rival's key is longer
     tops = (path for path in cache.glob(f"{mine}*") if users.fullmatch(path.name))
-    for one in record.files(tops, ".cubin"):
+    for one in files_below(tops, ".cubin"):
         with contextlib.suppress(OSError):
             yield one.stat(follow_symlinks=False).st_mtime_ns, Path(one.path)
 
