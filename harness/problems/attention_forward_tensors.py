@@ -105,11 +105,8 @@ def _large_logits(q: Tensor, k: Tensor, v: Tensor, generator: torch.Generator) -
     drawn = torch.rand((*k.shape[:3], 1), generator=generator, device=k.device)  # [B, KV, S, 1]
     by_key = torch.rand((*k.shape[:2], 1, 1), generator=generator, device=k.device) < 0.5
     by_q = ~by_key.repeat_interleave(q.shape[1] // k.shape[1], 1)
-    return (
-        torch.where(by_q, q * by, q),
-        torch.where(by_key & (drawn < 4 / k.shape[2]), k * by, k),
-        v,
-    )
+    large = by_key & (drawn < 4 / k.shape[2])
+    return torch.where(by_q, q * by, q), torch.where(large, k * by, k), v
 
 
 def _offset_v(q: Tensor, k: Tensor, v: Tensor, generator: torch.Generator) -> Triple:
