@@ -142,7 +142,7 @@ class AdaptiveRun:
     def _times(self) -> stopping.Times:
         """Scored times of everybody who has not failed and whose clock is believed, on every case.
 
-        One whose clock is not believed must not push others out; it is refused at the end.
+        One whose clock is not believed must not push others out; it has no figure at the end.
         """
         state = self.state
         found: dict[str, dict[str, dict[int, float]]] = {}
@@ -152,7 +152,7 @@ class AdaptiveRun:
                 if name == state.roles.null or state.record(name, lane.case).status is not None:
                     continue
                 checked = clock_verdict(state, name, lane.case)
-                if not checked.refusal:
+                if not (checked.refusal or checked.unlike):
                     mine[name] = times_ms(checked.samples)
         return found
 

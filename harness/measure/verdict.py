@@ -160,7 +160,7 @@ def conclude(
     shaky = unstable_because(facts.machine, trusted[pace], telemetry)
     if facts.tolerance.alone_blocks and evidence.entrant.kind is Kind.SUBMISSION:
         alone = any(sample.alone_ms is not None for sample in evidence.samples)
-        shaky = shaky or ("" if alone else UNMET)
+        shaky = shaky or (clock.unlike if alone else UNMET)
     status, reason = _status(evidence, clock, shaky)
     timed = status is Status.PASSED
     scored = {s.block: score_ms(s) for s in clock.samples if not s.late}
@@ -272,7 +272,7 @@ def clock_verdict(
         clock = replace(clock, refusal=said)
     if clock.slack and not clock.refusal and evidence.entrant.kind is Kind.SUBMISSION:
         around = _beside(trusted, paced).values()  # of a block cut by Ctrl-C it may have its turn
-        clock = replace(clock, refusal=overlapping(clock.samples, around, facts.tolerance))
+        clock = replace(clock, unlike=overlapping(clock.samples, around, facts.tolerance))
     return pace, clock
 
 
