@@ -173,13 +173,15 @@ def overlapping(
 
 
 def _call_ms(samples: Sequence[Sample], gap_ms: float) -> tuple[float, float]:
-    """The mean call of all bursts but the slowest fifth, and a call by itself.
+    """A call of the bursts, and one by itself.
 
-    The former is at most what a speed-up counts, the latter a median: one rough call hides no
-    overlap; of those that may wait for their host it is the least.
+    The former is at most what a row tells: the median, or, if that is less, the mean of all but the
+    slowest fifth, at least a speed-up's. The latter is a median: one rough call hides no overlap;
+    of those that may wait for their host it is the least.
     """
     scored = sorted(s.latency_ms for s in [s for s in samples if not s.late] or samples)
-    fast = statistics.geometric_mean(scored[: len(scored) - len(scored) // 5])
+    mean = statistics.geometric_mean(scored[: len(scored) - len(scored) // 5])
+    fast = min(mean, statistics.median(scored))
     alone = sorted(s.alone_ms for s in samples if s.alone_ms is not None)
     return fast, alone[(len(alone) - 1) // 2 if fast < gate_delay_ms(1) else 0] - gap_ms
 

@@ -423,6 +423,20 @@ def test_a_few_slow_bursts_hide_no_overlap_in_all_others(slow: int) -> None:
     assert overlapping(mine, [base], GPU_TOLERANCE) or ratio.value < 1.01
 
 
+@pytest.mark.parametrize(("overlap", "slow"), [(0.90, 1.30), (0.97, 1.05)])
+def test_slow_bursts_beside_as_many_that_overlap_gain_no_median(
+    overlap: float, slow: float
+) -> None:
+    """The mean of all but the slowest fifth hid 10 % of TFLOP/s, which a median tells."""
+    calls = [CALL_MS * overlap] * 18 + [CALL_MS * slow] * 14
+    mine = [
+        Sample(block=n, calls_ms=(each,) * 4, t2_ms=4 * each + 0.3) for n, each in enumerate(calls)
+    ]
+    mine[:5] = [s.model_copy(update={"alone_ms": CALL_MS + 0.3}) for s in mine[:5]]
+    base = [Sample(block=n, calls_ms=(CALL_MS,) * 4, t2_ms=4.3, alone_ms=1.3) for n in range(32)]
+    assert overlapping(mine, [base], GPU_TOLERANCE)
+
+
 @pytest.mark.parametrize(("short", "refused"), [(0, True), (1, True), (2, True), (3, False)])
 def test_the_one_call_by_itself_that_is_short_hides_no_overlap(short: int, refused: bool) -> None:
     """Block 0's was never of odd values: there alone a rough call was safe, and the least counted."""
