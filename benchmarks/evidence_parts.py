@@ -73,7 +73,7 @@ def all_parts(table: Path) -> dict[str, Part]:
 
 
 def not_run_yet() -> list[str]:
-    """Specimens for a GPU that tests/corpus/h200.jsonl has no line of."""
+    """Specimens for a GPU that tests/corpus/gpu.jsonl has no line of."""
     from harness.cli.selftest.corpus import load_corpus
     from tests.house.defences import ran
 

@@ -1,11 +1,11 @@
 """The defences of docs/threats.md: each specimen of the corpus counted under the one that it names.
 
     python -m tests.house.defences                        write the counts
-    python -m tests.house.defences COMMIT DATE LOG...     first take what `selftest` printed on an H200
+    python -m tests.house.defences COMMIT DATE GPU LOG... first take what `selftest` printed on a GPU
 
 The words of a row are written by hand, its number never; the specimens that stand beside an asset are
-names or patterns (`a16_*`). RECORD has a line for each specimen that ran on an H200: what came of it
-the last time, when, and by which commit's harness. A LOG is a self-test's stderr, however it ended.
+names or patterns (`a16_*`). RECORD has a line for each specimen that ran on a GPU: what came of it
+the last time, when, on which chip, and by which commit's harness. A LOG is a self-test's stderr, however it ended.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from harness.cli.selftest.corpus import load_corpus
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "threats.md"
-RECORD = ROOT / "tests" / "corpus" / "h200.jsonl"
+RECORD = ROOT / "tests" / "corpus" / "gpu.jsonl"
 AS_FORESEEN = ("stopped", "passed")
 #: | `name` | what it is | number |
 ROW = re.compile(r"^(\| `(\w+)` \|.*\| )(\d+)( \|)$", re.MULTILINE)
@@ -63,10 +63,11 @@ def ran() -> Ran:
     return {line["name"]: line for line in map(json.loads, lines)}
 
 
-def taken(log: str, commit: str, date: str) -> Ran:
+def taken(log: str, commit: str, date: str, gpu: str) -> Ran:
     """The outcomes in a self-test's stderr."""
+    run = {"date": date, "commit": commit, "gpu": gpu}
     return {
-        name: {"name": name, "verdict": verdict, "by": by, "date": date, "commit": commit}
+        name: {"name": name, "verdict": verdict, "by": by, **run}
         for name, verdict, by in OUTCOME.findall(log)
     }
 
@@ -83,8 +84,8 @@ def told(record: Mapping[str, Mapping[str, str]]) -> str:
 def main() -> None:
     """Take the logs that are named, write the counts of this checkout's corpus and of RECORD."""
     specimens, record = load_corpus(), ran()
-    for log in sys.argv[3:]:
-        record |= taken(Path(log).read_text(encoding="utf-8"), *sys.argv[1:3])
+    for log in sys.argv[4:]:
+        record |= taken(Path(log).read_text(encoding="utf-8"), *sys.argv[1:4])
     lines = [json.dumps(record[s.name], ensure_ascii=False) for s in specimens if s.name in record]
     RECORD.write_text("\n".join(lines) + "\n", encoding="utf-8")
     named = [specimen.expect.defence for specimen in specimens if not specimen.honest]

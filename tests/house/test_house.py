@@ -244,7 +244,9 @@ ok  lazy_init: passed
 
 def test_each_line_of_the_record_is_of_a_specimen_that_is_there_in_their_order() -> None:
     assert list(RAN) == [specimen.name for specimen in load_corpus() if specimen.name in RAN]
-    assert {tuple(line) for line in RAN.values()} == {("name", "verdict", "by", "date", "commit")}
+    assert {tuple(line) for line in RAN.values()} == {
+        ("name", "verdict", "by", "date", "commit", "gpu")
+    }
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/threats.md"])
@@ -254,13 +256,14 @@ def test_pages_tell_what_the_record_holds(page: str) -> None:
 
 
 def test_what_a_log_says_is_taken_line_by_line() -> None:
-    found = defences.taken(LOG, "c0ffee", "2026-11-22")
+    found = defences.taken(LOG, "c0ffee", "2026-11-22", "H100")
     assert {name: (line["verdict"], line["by"]) for name, line in found.items()} == {
         "b7_nan": ("stopped", "NONFINITE (max diff: 3.25, must be)"),
         "b9_fp8": ("accepted", "PASSED"),
         "lazy_init": ("passed", ""),
     }
-    assert {(line["commit"], line["date"]) for line in found.values()} == {("c0ffee", "2026-11-22")}
+    runs = {(line["commit"], line["date"], line["gpu"]) for line in found.values()}
+    assert runs == {("c0ffee", "2026-11-22", "H100")}
 
 
 def test_only_who_ended_as_foreseen_is_told_of() -> None:
