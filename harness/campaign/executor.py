@@ -1,11 +1,13 @@
 """The interface of an engine: submit units, poll what they tell, cancel."""
 
+import functools
 import importlib
 import json
+import operator
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Protocol
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError, create_model
 
 from harness.campaign.unit import Unit
 from harness.errors import UnavailableError
@@ -13,6 +15,7 @@ from harness.process.messages import Line, Words
 from harness.process.text import each_once, shown
 from harness.schema import MOST_LINE_BYTES, Finite, Frozen, Machine
 
+MODULE = "harness.campaign.child"  # the process of a unit
 MOST_WORDS, ROW = 64 << 10, '{"op": "result", "line": "'  # of all lines but those that begin so
 ENDLESS = f"a line of more than {MOST_LINE_BYTES >> 20} MiB"
 Message = dict[str, Any]
@@ -74,53 +77,30 @@ def package(name: str, extra: str) -> Any:
         raise UnavailableError(said, f"pip install '.[{extra}]'") from None
 
 
-class _Hello(Frozen):
-    op: Literal["hello"]
-    where: Line
-    machine: Machine
+#: All that the process of a unit may say, by its op; `gone` is the engine's own word.
+SAID: dict[str, dict[str, Any]] = {
+    "hello": {"where": Line, "machine": Machine},
+    "stage": {"entry": Line, "text": Words},
+    "block": {"config": Line, "done": int, "total": int, "eta_s": Finite},
+    "note": {"text": Words},
+    "result": {"line": str},
+    "fault": {"why": Words},
+    "end": {},
+}
 
 
-class _Stage(Frozen):
-    op: Literal["stage"]
-    entry: Line
-    text: Words
+def _model(op: str, fields: dict[str, Any]) -> Any:
+    told: dict[str, Any] = {"op": (Literal[op], ...)}
+    told |= {name: (kind, ...) for name, kind in fields.items()}
+    return create_model(op, __base__=Frozen, **told)
 
 
-class _Block(Frozen):
-    op: Literal["block"]
-    config: Line
-    done: int
-    total: int
-    eta_s: Finite
-
-
-class _Note(Frozen):
-    op: Literal["note"]
-    text: Words
-
-
-class _Row(Frozen):
-    op: Literal["result"]
-    line: str
-
-
-class _Fault(Frozen):
-    op: Literal["fault"]
-    why: Words
-
-
-class _End(Frozen):
-    op: Literal["end"]
-
-
-#: All that the process of a unit may say; `gone` is the engine's own word.
-_LINES: TypeAdapter[Frozen] = TypeAdapter(
-    Annotated[_Hello | _Stage | _Block | _Note | _Row | _Fault | _End, Field(discriminator="op")]
-)
+_ANY: Any = functools.reduce(operator.or_, map(_model, SAID, SAID.values()))
+_LINES: TypeAdapter[Frozen] = TypeAdapter(Annotated[_ANY, Field(discriminator="op")])
 
 
 def parse_line(label: str, line: bytes | str) -> Told:
-    """One line of a child's stdout; of what is none of `_LINES` the op is `nonsense`."""
+    """One line of a child's stdout; of what is none of `SAID` the op is `nonsense`."""
     try:
         if len(line) > MOST_WORDS and not str(line[:40]).removeprefix("b'").startswith(ROW):
             raise ValueError

@@ -13,13 +13,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import IO
 
-from harness.campaign.executor import ENDLESS, Told, gone, parse_line
+from harness.campaign.executor import ENDLESS, MODULE, Told, gone, parse_line
 from harness.campaign.unit import Unit, to_text
 from harness.process.project import HOME
 from harness.process.text import plain_text
 from harness.schema import MOST_LINE_BYTES
 
-COMMAND = (sys.executable, "-m", "harness.campaign.child")
+COMMAND = (sys.executable, "-m", MODULE)
 GRACE_S = 30.0  # for a cancelled unit to write its rows and end its processes
 FAULTS_IN_A_ROW = 3  # after which a GPU gets no more work, while there is another
 READ_BYTES = 1 << 16
@@ -79,7 +79,7 @@ class Local:
         """Start what can start, read what was told, bury what has ended."""
         self._fill()
         said, self._said = self._said, []
-        running = [slot.child for slot in self.slots if slot.child]
+        running = self._children()
         if (running or self._waiting) and not said:
             for key, _ in self._selector.select(timeout_s):
                 said += self._read(key.data)

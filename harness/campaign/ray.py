@@ -15,13 +15,13 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from harness.campaign.executor import Told, gone, package, parse_line
+from harness.campaign.executor import MODULE, Told, gone, package, parse_line
 from harness.campaign.node import wants
 from harness.campaign.unit import Unit, to_text
 from harness.errors import UnavailableError
 from harness.process.project import HOME
+from harness.schema import MOST_LINE_BYTES
 
-MODULE = "harness.campaign.child"
 AHEAD = 2  # units submitted for every GPU: the next is placed while its owner hears of the last
 GRACE_S = 60.0  # for a cancelled unit to end; its child has half of it
 
@@ -121,7 +121,6 @@ def _carry_out() -> Callable[[str, list[str], str], Iterator[list[bytes]]]:
         import subprocess
         import tempfile
 
-        most_bytes = 32 << 20  # schema.MOST_LINE_BYTES, which the node does not import
         with tempfile.TemporaryFile() as errors:
             process = subprocess.Popen(
                 [sys.executable, "-m", *command],
@@ -144,7 +143,7 @@ def _carry_out() -> Callable[[str, list[str], str], Iterator[list[bytes]]]:
                     if not (data := os.read(process.stdout.fileno(), 1 << 16)):
                         break
                     *lines, rest = (rest + data).split(b"\n")
-                    if len(rest) > most_bytes:
+                    if len(rest) > MOST_LINE_BYTES:  # a number: it travels with the code
                         raise RuntimeError("a line without an end")
                     if lines:
                         yield [line for line in lines if line]

@@ -18,13 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.campaign.executor import ENDLESS, Told, gone, package, parse_line
+from harness.campaign.executor import ENDLESS, MODULE, Told, gone, package, parse_line
 from harness.campaign.unit import Unit, to_text
 from harness.errors import UsageError
 from harness.process.project import HOME
 from harness.schema import MOST_LINE_BYTES
 
-MODULE = "harness.campaign.child"
 ARRAY = 500  # units in flight when nobody says how many GPUs; sites allow 1001 by default
 STATE_EVERY_S = 5.0  # files are read at every poll, job states only so often
 LOOK_EVERY_S = 0.2
