@@ -74,15 +74,10 @@ def rebuild(
         yield place.board, shown, bad
 
 
-def build(results_dir: Path) -> tuple[Leaderboard, list[record.BadLine]]:
-    """The boards that `results_dir` holds, and the lines that had to be left out."""
-    return query.boards_from(*record.heads(results_dir))
-
-
 def publish(
     results_dir: Path, place: BoardFile
 ) -> tuple[Leaderboard, list[record.BadLine], dict[Path, str]]:
-    """The same of one place, and every file that shows it: documents, boards, pictures, page."""
+    """The boards of one place, lines left out, all that shows them: documents, pictures, page."""
     lines, bad = record.heads(results_dir)
     heads = [head for head in lines if place.holds(head)]
     board, bad = query.boards_from(heads, bad)

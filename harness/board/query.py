@@ -59,8 +59,9 @@ def boards_from(
     heads: Sequence[record.Head], bad: Sequence[record.BadLine] = ()
 ) -> tuple[Leaderboard, list[record.BadLine]]:
     """The boards of some lines; which had to be left out, beside those that were `bad` before."""
-    results, worse = read_newest(heads)
+    results, worse = record.read_chosen(heads, record.for_boards)
     left = sorted([*bad, *worse], key=lambda line: (str(line.path), line.number))
+    results = anew(results, heads)
     return leaderboard(results, len(left), SharedRuns(heads), Libraries(heads)), left
 
 
@@ -69,13 +70,6 @@ def read(
 ) -> tuple[list[Result], list[record.BadLine]]:
     """The results behind some heads, intervals by today's rule; baselines may be any of `among`."""
     results, bad = record.read(chosen)
-    return anew(results, among), bad
-
-
-def read_newest(lines: Iterable[record.Head]) -> tuple[list[Result], list[record.BadLine]]:
-    """The same of what `leaderboard` asks for; a line that is no result hides no older one."""
-    among = list(lines)
-    results, bad = record.read_chosen(among, record.for_boards)
     return anew(results, among), bad
 
 

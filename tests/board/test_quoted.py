@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.board import quoted, record
-from harness.board.publish import build
+from harness.board import query, quoted, record
 from harness.board.rank import Leaderboard, leaderboard, nowhere
 from harness.errors import UsageError
 from harness.measure.stats import Interval
@@ -113,13 +112,15 @@ def test_a_run_that_could_not_be_ranked_tells_two_rows_apart_on_no_board(
     good = run_of({"good": 1.0}, run="3", date="2026-11-23", seed=3)
     for each in [*both, *run_of({"odd": 1.0}, run="2", date="2026-11-22", seed=2), *good]:
         record.append(tmp_path, each.model_copy(update=held if each.run == "9" else {}))
-    board, _ = build(tmp_path)
+    board, _ = query.boards_from(*record.heads(tmp_path))
     assert filled("odd over good", board=board) == "– / – / –"
     assert {row.rank for row in board.boards[0].ranked} == {1}
     older = run_of({"odd": 2.0, "good": 1.0}, run="5", date="2026-11-19", seed=5)
     for each in [*older, *run_of({"odd": 1.5, "good": 1.0}, run="1", date="2026-11-21", seed=4)]:
         record.append(tmp_path, each)
-    assert filled("odd over good", board=build(tmp_path)[0]).startswith("0.6")
+    assert filled("odd over good", board=query.boards_from(*record.heads(tmp_path))[0]).startswith(
+        "0.6"
+    )
 
 
 def test_a_table_keeps_the_order_that_was_asked_for() -> None:
@@ -385,7 +386,7 @@ def test_notes_of_what_has_owners_are_held_to_nothing(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def board_triples() -> dict[str, str]:
     """What stands on the committed board, as people write it → whose it is."""
-    board, _ = build(ROOT / "results")
+    board, _ = query.boards_from(*record.heads(ROOT / "results"))
     shown = [(one, row.entry) for one in board.boards for row in one.rows]
     return {" / ".join(quoted._cells(one, entry)): entry for one, entry in shown}
 

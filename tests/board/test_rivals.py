@@ -399,7 +399,7 @@ def test_a_run_whose_lines_stand_in_two_files_counts_once_beside_hidden_shapes(
     for copy in ("a", "b"):
         (tmp_path / f"{copy}.jsonl").write_text("".join(f"{to_line(r)}\n" for r in found))
         heads, _ = record.heads(tmp_path)
-        results, _ = query.read_newest(heads)
+        results, _ = record.read_chosen(heads, record.for_boards)
         (board,) = leaderboard(results, libraries=query.Libraries(heads)).boards
         losses += [row.loss for row in board.rows if row.entry == "mine"]
     assert losses[0] is not None
@@ -415,7 +415,7 @@ def test_of_an_older_run_the_rows_beside_hidden_ones_are_read_too(tmp_path: Path
     ]
     (tmp_path / "all.jsonl").write_text("".join(f"{to_line(r)}\n" for r in (*found, *later)))
     heads, _ = record.heads(tmp_path)
-    results, _ = query.read_newest(heads)
+    results, _ = record.read_chosen(heads, record.for_boards)
     (board,) = leaderboard(results, libraries=query.Libraries(heads)).boards
     mine = next(row for row in board.rows if row.entry == "mine")
     assert loss_words(mine).startswith("faster on official shapes")

@@ -16,8 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.board import record
-from harness.board.publish import build
+from harness.board import query, record
 from harness.board.rank import leaderboard
 from harness.catalog.entrants import find_entrants
 from harness.cli import main
@@ -198,7 +197,7 @@ def test_the_evidence_has_the_rank_of_the_board(tmp_path: Path) -> None:
             record.append(results, line)
     assert call(tmp_path / "out", PAIR[0], "--results", results) == 0
     evidence = json.loads((tmp_path / "out" / PACKAGE / "evidence.json").read_text())
-    board, _ = build(results)
+    board, _ = query.boards_from(*record.heads(results))
     (row,) = (row for row in board.boards[0].rows if row.entry == PAIR[0])
     assert (row.rank, row.tie) == (2, False)
     assert evidence["forward"]["boards"][0]["rank"] == row.rank

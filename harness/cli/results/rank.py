@@ -8,7 +8,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from harness.board import export, publish, query
+from harness.board import export, publish, query, record
 from harness.board.render.text import sanitize
 from harness.catalog.source_files import home_of, read_file
 from harness.catalog.yaml_model import MOST_BYTES
@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
 
 def export_boards(args: argparse.Namespace) -> int:
     """--json and --csv: the boards as data, and no file but the one that is named."""
-    found, bad = publish.build(args.results)
+    found, bad = query.boards_from(*record.heads(args.results))
     for line in bad:
         print(f"left out: {line}", file=sys.stderr)
     if args.json:
