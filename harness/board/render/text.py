@@ -113,7 +113,7 @@ def conditions(row: Row) -> str:
     return sanitize(", ".join(f"{name} {version}" for name, version in parts.items() if version))
 
 
-def printed(log_tail: str, most: int) -> list[str]:
+def printed(log_tail: str, most: int = 12) -> list[str]:
     """The last lines that a submission printed, each harmless and marked: `| call 3`."""
     lines = [sanitize(line, 160) for line in log_tail.splitlines()]
     return [f"| {line}" for line in lines if line][-most:]

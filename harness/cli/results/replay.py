@@ -31,7 +31,6 @@ from harness.schema import Case, Claims, Kind, Result, Status, Suite
 from harness.schema.common import AXES
 from harness.schema.mismatch import Mismatch
 
-PRINTED_LINES = 12
 LEAST_ROOM_BYTES = 1 << 28  # of a burst: shapes of checks may be larger than a small suite's own
 
 
@@ -71,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
         print(dumps(document))
         return code
     print(_inputs(request, old, found, sha256))
-    print("\n".join([*_answered(found, report), *printed(log, PRINTED_LINES)]))
+    print("\n".join([*_answered(found, report), *printed(log)]))
     if dump:
         got = f", x['got']['{found.output}']" if report.error else ""
         print(f"{args.dump}: call {found.call} of the burst")

@@ -24,8 +24,6 @@ from harness.errors import Exit, typed
 from harness.process.text import dumps
 from harness.schema import Result, Status
 
-PRINTED_LINES = 12
-
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """What may stand behind the command."""
@@ -82,7 +80,7 @@ def _result(board: Board, result: Result, *, samples: bool) -> list[str]:
         if result.mismatch:
             lines += [f"    {drawn}" for drawn in error_map(result.mismatch)]
         lines.append(f"    next: {typed(next_step(result))}")
-        lines += [f"    {said}" for said in printed(result.log_tail, PRINTED_LINES)]
+        lines += [f"    {said}" for said in printed(result.log_tail)]
         return lines
     speedup = result.speedup
     ratio, rival = (times(interval_of(speedup)), speedup.against) if speedup else ("–", "–")
@@ -103,7 +101,7 @@ def _result(board: Board, result: Result, *, samples: bool) -> list[str]:
         lines.append(f"    kernels: {sanitize(', '.join(result.kernels))}")
     lines += [f"    tuned: {sanitize(line)}" for line in result.configs]
     lines += [f"    note: {sanitize(note)}" for note in Notes(board).of_entry(result)]
-    lines += [f"    {said}" for said in printed(result.log_tail, PRINTED_LINES)]
+    lines += [f"    {said}" for said in printed(result.log_tail)]
     if samples:
         rows = [["block", "T1 ms a call", "T2 ms a burst", "MHz", "J a turn", ""]]
         for s in result.samples:
