@@ -109,8 +109,7 @@ def run(args: argparse.Namespace) -> int:
 
 def unpassed(name: str, pairs: Sequence[Pair], heads: list[Head]) -> Iterator[tuple[str, Status]]:
     """Where `name`, on the board of these pairs, did not pass by its newest verdict."""
-    first = pairs[0].a
-    board = (first.gpu, first.suite_sha256, first.protocol)
+    board = _place(pairs[0].a)[:3]
     for head in newest(_named(name, heads)):
         if _place(head)[:3] == board and (status := Status(head.status)) is not Status.PASSED:
             yield f"{sanitize(name, 80)} is {status.value} on {sanitize(head.config, 80)}", status
@@ -187,7 +186,7 @@ def _best(mine: list[Head], theirs: list[Head], among: list[Head]) -> list[Pair]
     ]
     best: list[Pair] = []
     for left, right in (together, (mine, theirs)):
-        for board in {(h.gpu, h.suite_sha256, h.protocol) for h in left}:
+        for board in {_place(h)[:3] for h in left}:
             pairs = _on_board([_passed(side, board) for side in (left, right)], among)
             best = max(best, pairs, key=_weight)
         if best:
@@ -201,8 +200,9 @@ def _standing(heads: list[Head]) -> list[Head]:
     return [h for h in heads if _place(h) not in failed]
 
 
-def _place(head: Head) -> tuple[str, str, int, str, str]:
-    return head.gpu, head.suite_sha256, head.protocol, head.entry, head.config
+def _place(line: Head | Result) -> tuple[str, str, int, str, str]:
+    """Its board, three words, and its place there."""
+    return line.gpu, line.suite_sha256, line.protocol, line.entry, line.config
 
 
 def _weight(pairs: list[Pair]) -> tuple[object, ...]:
@@ -211,14 +211,8 @@ def _weight(pairs: list[Pair]) -> tuple[object, ...]:
 
 
 def _passed(heads: list[Head], board: tuple[str, str, int]) -> dict[str, Head]:
-    on_board = [
-        h
-        for h in heads
-        if (h.gpu, h.suite_sha256, h.protocol) == board
-        and h.status == Status.PASSED.value
-        and not is_hidden(h.config)
-    ]
-    return {head.config: head for head in newest(on_board)}
+    on_board = [h for h in heads if _place(h)[:3] == board and not is_hidden(h.config)]
+    return {h.config: h for h in newest(h for h in on_board if h.status == Status.PASSED.value)}
 
 
 def _on_board(sides: list[dict[str, Head]], among: list[Head]) -> list[Pair]:
