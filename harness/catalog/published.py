@@ -136,11 +136,9 @@ def reported(configs: Path) -> tuple[list[Reported], list[Claim]]:
     files = _files(configs)
     for path, told in files.items():
         for table in (table for table in told.tables if table.shown):
-            called = (series for series in table.series if series.called)
-            found += [
-                Reported(one.called, table.shown, _figures(path, table.name, one, configs))
-                for one in called
-            ]
+            for one in (series for series in table.series if series.called):
+                figures = _figures(path, table.name, one, configs)
+                found.append(Reported(one.called, table.shown, figures))
         found += [
             Reported(one.name, one.source, _figures(path, one.name, one, configs))
             for one in told.beside

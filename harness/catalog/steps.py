@@ -100,11 +100,9 @@ def manifest_of(path: Path, home: Path | None = None) -> Manifest:
     capability = inherited.needs.compute_capability
     return Manifest(
         name=path.stem,
-        author=inherited.author,
         description=_first_words(path, home),
         language="cuda",
-        license=inherited.license,
-        problem=inherited.problem,
+        **inherited.model_dump(include={"author", "license", "problem"}),
         entry=path.name,
         needs=Needs(compute_capability=capability, packages=("cuda-bindings",)),
         claims=_claims([kernel.model_dump() for kernel in launch.kernels], described, path.name),
