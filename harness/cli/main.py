@@ -255,27 +255,27 @@ def _code_of(main: Callable[[], int]) -> int:
         print(plain_text(f"error: {error}"), file=sys.stderr)  # names may be a stranger's
         return error.exit_code
     except ModuleNotFoundError as missing:
-        print(f"error: {missing.name} is not installed\n  next: pip install -e .", file=sys.stderr)
-        return Exit.UNAVAILABLE
+        return _ended(
+            f"error: {missing.name} is not installed", "pip install -e .", Exit.UNAVAILABLE
+        )
     except Exception as cause:
         if isinstance(cause, OSError) and cause.errno == errno.ENAMETOOLONG:  # of any command
-            said = "error: longer than a path may be, or a link to one:"
-            said = shown(f"{said} {cause.filename}", 200)
-            print(plain_text(f"{said}\n  next: name a shorter one"), file=sys.stderr)
-            return Exit.USAGE
+            said = f"error: longer than a path may be, or a link to one: {cause.filename}"
+            return _ended(shown(said, 200), "name a shorter one", Exit.USAGE)
         if isinstance(cause, FileNotFoundError) and cause.filename is None:  # of os.getcwd
-            print("error: the current folder is gone\n  next: cd to another", file=sys.stderr)
-            return Exit.USAGE
+            return _ended("error: the current folder is gone", "cd to another", Exit.USAGE)
         if isinstance(cause, OSError) and ASKED.get("command") in ("export", "import", "init"):
-            said = shown(f"error: {cause}", 400)
-            print(plain_text(f"{said}\n  next: another place, or `ls -ld` there"), file=sys.stderr)
-            return Exit.STORAGE
+            hint = "another place, or `ls -ld` there"
+            return _ended(shown(f"error: {cause}", 400), hint, Exit.STORAGE)
         traceback.print_exc()
         said = "error: a fault of the harness; what was measured before it is in results/"
         hint = f"{typed('python run.py doctor')}, and report the lines above"
-        print(f"{said}\n  next: {hint}", file=sys.stderr)
-        return Exit.USAGE
+        return _ended(said, hint, Exit.USAGE)
     except KeyboardInterrupt:
         said = "interrupted: what was measured is in results/"
-        print(f"{said}\n  next: the same command again", file=sys.stderr)
-        return Exit.INTERRUPTED
+        return _ended(said, "the same command again", Exit.INTERRUPTED)
+
+
+def _ended(said: str, hint: str, code: Exit) -> int:
+    print(plain_text(f"{said}\n  next: {hint}"), file=sys.stderr)  # names may be a stranger's
+    return code
