@@ -51,7 +51,7 @@ def whole(least: int, most: int | None = None) -> Callable[[str], int]:
 
 def positive(text: str) -> float:
     """Type of a flag that measures: finite and above zero."""
-    value = _number(text)
+    value = number_in(text)
     if not 0 < value < math.inf:
         raise argparse.ArgumentTypeError(f"'{text}' is not a number above 0")
     return value
@@ -61,14 +61,14 @@ def stretch_s(text: str) -> float:
     """Type of --sustained: seconds, 0 for none."""
     from harness.schema import MOST_SUSTAINED_S  # not before judge and fork server have started
 
-    value = _number(text)
+    value = number_in(text)
     if not 0 <= value <= MOST_SUSTAINED_S:
         said = f"'{text}' is not a number of seconds from 0 to {MOST_SUSTAINED_S}"
         raise argparse.ArgumentTypeError(said)
     return value
 
 
-def _number(text: str) -> float:
+def number_in(text: str) -> float:
     """NaN where it is none: within no bounds."""
     try:
         return float(text)

@@ -9,6 +9,7 @@ from harness.campaign.placement import REMOTE, Placement
 from harness.catalog.entrants import problem_of
 from harness.catalog.request import Request, resolve
 from harness.catalog.suites import adhoc_suite, load_suite
+from harness.cli.arguments import number_in
 from harness.cli.main import is_campaign
 from harness.errors import UnavailableError, UsageError, did_you_mean
 from harness.measure.machine import AUTO, inspect_machine
@@ -170,10 +171,7 @@ def _refuse_idle(args: argparse.Namespace) -> None:
 
 def percent(text: str) -> float:
     """'0.3%' or '0.3' → 0.3; UsageError outside 0.01 … 50."""
-    try:
-        value = float(text.strip().removesuffix("%"))
-    except ValueError:
-        value = 0.0
+    value = number_in(text.strip().removesuffix("%"))
     if not SMALLEST_PCT <= value <= LARGEST_PCT:
         raise UsageError(f"--until {text}: no resolution in percent", "write --until 0.3%")
     return value
