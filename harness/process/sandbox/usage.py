@@ -366,12 +366,11 @@ def _links_of(pid: int, kind: str) -> Iterator[str]:
         with contextlib.suppress(OSError):
             if kind in {"exe", "cwd"}:
                 os.stat(place)  # noqa: PTH116 - its path may be longer than any can be read
-                yield place
-                if kind == "cwd":
-                    continue
-                break
-            if names := os.listdir(place):  # noqa: PTH208 - there may be 200,000
-                yield from (f"{place}/{name}" for name in names)
+                links = [place]
+            else:
+                links = [f"{place}/{name}" for name in os.listdir(place)]  # noqa: PTH208
+            yield from links
+            if links and kind != "cwd":
                 break
 
 
