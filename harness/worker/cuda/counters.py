@@ -210,10 +210,10 @@ def render(profiles: Iterable[Profile]) -> str:
     for p in profiles:
         pairs: list[tuple[str, Any]] = [
             ("duration", f"{p.duration_us:.1f} us"),
-            *((label, _percent(getattr(p, field))) for field, (label, *_) in _USES.items()),
-            ("DRAM traffic", "?" if p.dram_bytes is None else f"{p.dram_bytes / 1e6:.1f} MB"),
-            ("registers", _count(p.registers)),
-            ("local-memory instructions", _count(p.spill_instructions)),
+            *((label, _told(getattr(p, key), "{:.1f} %")) for key, (label, *_) in _USES.items()),
+            ("DRAM traffic", _told(p.dram_bytes and p.dram_bytes / 1e6, "{:.1f} MB")),
+            ("registers", _told(p.registers)),
+            ("local-memory instructions", _told(p.spill_instructions)),
             ("shared-memory conflicts", _conflicts(p)),
         ]
         lines = [p.kernel, *(f"  {name:<26}{value:>12}" for name, value in pairs)]
@@ -225,17 +225,11 @@ def render(profiles: Iterable[Profile]) -> str:
     return "\n\n".join(blocks)
 
 
-def _percent(value: float | None) -> str:
-    return "?" if value is None else f"{value:.1f} %"
-
-
-def _count(value: float | None) -> str:
-    return "?" if value is None else f"{value:,.0f}"
+def _told(value: float | None, form: str = "{:,.0f}") -> str:
+    return "?" if value is None else form.format(value)
 
 
 def _conflicts(profile: Profile) -> str:
-    if profile.shared_conflicts is None:
-        return "?"
-    if not profile.shared_wavefronts:
-        return _count(profile.shared_conflicts)
+    if profile.shared_conflicts is None or not profile.shared_wavefronts:
+        return _told(profile.shared_conflicts)
     return f"{100 * profile.shared_conflicts / profile.shared_wavefronts:.1f} % of wavefronts"
