@@ -35,7 +35,7 @@ def build(folder: Path, manifest: Mapping[str, Any], gpu: str) -> wire.Message:
         cache = Path(os.environ["ATTNBOARD_CACHE"])
         major, _, minor = gpu.partition("/")[0].partition(".")
         arch = arch_name(int(major), int(minor))
-        bindings("nvrtc").nvrtcVersion()
+        bindings("nvrtc")
         steps = {"NVRTC loaded": time.monotonic() - started}
         compiled = compile_apart(Source(folder, manifest["entry"], launch, arch, cache))
     except Exception as cause:

@@ -23,7 +23,7 @@ def get_ready() -> None:
     """Load what `load` and the first launch need, no submission's file; `load` says what lacks."""
     with contextlib.suppress(CudaSourceError):
         bindings("driver")
-        bindings("nvrtc").nvrtcVersion()
+        bindings("nvrtc")
 
 
 def load(folder: Path, entry: str, launch: Mapping[str, Any], cache: Path) -> Callable[..., Any]:
@@ -157,7 +157,7 @@ class Launch:
             elif arg in ("q", "k", "v", "o"):
                 cells.append(ctypes.c_uint64(0))
                 self.pointers.append(("qkvo".index(arg), cells[-1]))
-            elif arg in self.owner.tensor_maps:
+            elif arg in self.owner.tensor_maps.specs:
                 self.maps.append((len(cells), arg))
                 cells.append(ctypes.c_uint64(0))
             elif "." in arg:
@@ -205,9 +205,6 @@ class TensorMaps:
     def __init__(self, owner: Device, specs: Mapping[str, Mapping[str, Any]]) -> None:
         self.owner, self.specs = owner, specs
         self.cache: dict[Any, Any] = {}
-
-    def __contains__(self, name: str) -> bool:
-        return name in self.specs
 
     def find(
         self, name: str, addresses: Sequence[int], shape: tuple[int, ...], dtype: str,
