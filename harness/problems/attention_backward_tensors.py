@@ -12,6 +12,7 @@ baseline first.
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -68,14 +69,10 @@ def _forward(
 # --------------------------------------------------------------------------- what inputs look like
 
 
-def _like_forward(name: str) -> Callable[[Quad, torch.Generator], Quad]:
+def _like_forward(name: str, tensors: Quad, generator: torch.Generator) -> Quad:
     """The forward problem's q, k, v beside a normal do."""
-
-    def draw(tensors: Quad, generator: torch.Generator) -> Quad:
-        q, k, v, do = tensors
-        return (*forward.DISTRIBUTIONS[name](q, k, v, generator), do)
-
-    return draw
+    q, k, v, do = tensors
+    return (*forward.DISTRIBUTIONS[name](q, k, v, generator), do)
 
 
 def _soft_needle(tensors: Quad, generator: torch.Generator) -> Quad:
@@ -108,7 +105,7 @@ def _spiky_do(tensors: Quad, _: torch.Generator) -> Quad:
 #: honest fp16 kernel is as far from float64 as a wrong one (2.5e-2 on the worst row, simulated).
 ALIKE = ("normal", "offset_v", "tiny_scale")
 DISTRIBUTIONS: dict[str, Callable[[Quad, torch.Generator], Quad]] = {
-    **{name: _like_forward(name) for name in ALIKE},
+    **{name: partial(_like_forward, name) for name in ALIKE},
     "large_logits": lambda tensors, _: (tensors[0] * 8, *tensors[1:]),  # lse is given: no maximum
     "soft_needle": _soft_needle,
     "spiky_do": _spiky_do,
