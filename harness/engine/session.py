@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 from harness import __version__
@@ -105,7 +106,7 @@ def opened(request: Request, save: Callable[[Result], None], observer: Observer)
         watch.start()
         with run.nothing_lost():
             prepare(run, request)
-        run.clean_up = lambda: sweep(before | {trusted.forkserver.pid} | run.pids())
+        run.clean_up = lambda: sweep(before | {trusted.forkserver.process.pid} | run.pids())
         yield run
 
 
@@ -188,16 +189,16 @@ def preflight(run: Run, request: Request) -> None:
         manifest = worker.entrant.manifest
         lack, old = missing(manifest.needs), too_old(manifest.needs, request.machine)
         why = without_gpu(manifest, request.machine) if manifest.language == "cuda" else ""
-        for case in run.suite.cases:
-            if worker.unmade:
-                run.record(name, case).fail(Status.HARNESS_ERROR, worker.unmade)
-            elif why and not (lack and manifest.install):
-                run.record(name, case).fail(Status.UNAVAILABLE, why)
-            elif lack:
-                how = manifest.install or "see docs/baselines.md"
-                run.record(name, case).fail(Status.UNAVAILABLE, f"{lack}; install: {how}")
-            elif old:
-                run.record(name, case).fail(Status.UNSUPPORTED, old)
+        how = manifest.install or "see docs/baselines.md"
+        faults = (
+            (Status.HARNESS_ERROR, worker.unmade),
+            (Status.UNAVAILABLE, "" if lack and manifest.install else why),
+            (Status.UNAVAILABLE, lack and f"{lack}; install: {how}"),
+            (Status.UNSUPPORTED, old),
+        )
+        for case, (status, fault) in product(run.suite.cases, faults):
+            if fault:  # of each case the first counts
+                run.record(name, case).fail(status, fault)
 
 
 def note_walls(request: Request, note: Callable[[str], None]) -> None:
@@ -212,10 +213,8 @@ def note_walls(request: Request, note: Callable[[str], None]) -> None:
 
 def needs_build(worker: WorkerProcess, run: Run) -> bool:
     """Whether a builder has work: a compiled language, a case it claims, and no finished build."""
-    if worker.entrant.manifest.language == "pytorch" or worker.device == "cpu":
-        return False
-    open_cases = [c for c in run.suite.cases if run.record(worker.entrant.name, c).status is None]
-    return bool(open_cases) and not worker.has_build(_made_for(run))
+    compiled = worker.entrant.manifest.language != "pytorch" and worker.device != "cpu"
+    return compiled and may_start(run, worker) and not worker.has_build(_made_for(run))
 
 
 def build_one(run: Run, worker: WorkerProcess, alone: bool = False) -> None:

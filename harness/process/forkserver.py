@@ -59,11 +59,6 @@ class ForkServer:
         with open(self.log, "ab") as output, theirs:
             self.process = started(words, self.env, self.house, output.fileno(), theirs)
 
-    @property
-    def pid(self) -> int:
-        """Its process."""
-        return self.process.pid
-
     def fork(
         self,
         arguments: Sequence[str],

@@ -157,7 +157,7 @@ def test_a_killed_nursery_is_replaced(
     forkserver: ForkServer, house: Path, tmp_path: Path, level: int
 ) -> None:
     first = start(forkserver, house, tmp_path / "first", level)
-    os.kill(forkserver.pid, signal.SIGKILL)
+    os.kill(forkserver.process.pid, signal.SIGKILL)
     forkserver.process.wait()
     second = start(forkserver, house, tmp_path / "second", level)
     assert first.alive  # it is no child of the fork server
@@ -172,7 +172,7 @@ def test_where_no_process_can_be_had_nobody_broke_the_run(
     def none(*_: object, **__: object) -> NoReturn:
         raise BlockingIOError(11, "Resource temporarily unavailable")
 
-    os.kill(forkserver.pid, signal.SIGKILL)
+    os.kill(forkserver.process.pid, signal.SIGKILL)
     forkserver.process.wait()
     ours, theirs = socket.socketpair()
     for missing in ("subprocess.Popen", "socket.socketpair"):
