@@ -74,29 +74,20 @@ def _always(value: Any) -> Callable[[Any], Any]:
     return lambda original: lambda *args, **kwargs: value
 
 
-def _only_checks(verify: Any) -> Any:
-    def stand_in(link: Any, inputs: Any, *rest: Any) -> Any:
-        return verify(link, inputs if inputs.whole else replace(inputs, references=[]), *rest)
-
-    return stand_in
+def _only_checks(verify: Any, link: Any, inputs: Any, *rest: Any) -> Any:
+    return verify(link, inputs if inputs.whole else replace(inputs, references=[]), *rest)
 
 
-def _blind_to_nan(error_of: Any) -> Any:
-    def stand_in(out: Any, reference: Any) -> Any:
-        found = error_of(out, reference)
-        max_diff = 0.0 if math.isnan(found.max_diff) else found.max_diff
-        return found.model_copy(update={"finite": True, "max_diff": max_diff})
-
-    return stand_in
+def _blind_to_nan(error_of: Any, out: Any, reference: Any) -> Any:
+    found = error_of(out, reference)
+    max_diff = 0.0 if math.isnan(found.max_diff) else found.max_diff
+    return found.model_copy(update={"finite": True, "max_diff": max_diff})
 
 
-def _without_probes(get_problem: Any) -> Any:
-    def stand_in(name: str) -> Any:
-        problem = copy.copy(get_problem(name))
-        problem.probes = problem.audits = lambda *_: []
-        return problem
-
-    return stand_in
+def _without_probes(get_problem: Any, name: str) -> Any:
+    problem = copy.copy(get_problem(name))
+    problem.probes = problem.audits = lambda *_: []
+    return problem
 
 
 def _late_copies(worker: Any) -> Any:
@@ -121,11 +112,11 @@ def _late_copies(worker: Any) -> Any:
     return Late
 
 
-def _unlimited(clock_tolerance: Any) -> Any:
+def _unlimited(clock_tolerance: Any, on_gpu: bool) -> Any:
     """All that a claimed time is held to, off: how long, how even, what comes behind the calls."""
     names = ("burst_floor_ms", "mean_floor_ms", "alone_floor_ms", "rest_ms")
     floors = dict.fromkeys(names, math.inf)
-    return lambda on_gpu: replace(clock_tolerance(on_gpu), call_share=0.0, **floors)
+    return replace(clock_tolerance(on_gpu), call_share=0.0, **floors)
 
 
 class _Hurried(list[Any]):
@@ -140,19 +131,20 @@ class _Hurried(list[Any]):
                 return
 
 
-def _good_exit(reap: Any) -> Any:
+def _good_exit(reap: Any, worker: Any, *rest: Any) -> Any:
     """A process that ended with code 0 has passed."""
-
-    def stand_in(worker: Any, *rest: Any) -> Any:
-        found = reap(worker, *rest)
-        ended = worker.child.ending(0.0) == "exited with code 0"
-        return found.model_copy(update={"status": type(found.status)("PASSED")}) if ended else found
-
-    return stand_in
+    found = reap(worker, *rest)
+    ended = worker.child.ending(0.0) == "exited with code 0"
+    return found.model_copy(update={"status": type(found.status)("PASSED")}) if ended else found
 
 
 def _in(place: str, make: Callable[[Any], Any]) -> StandIn:
     return StandIn(f"harness.{place}", make)
+
+
+def _around(place: str, other: Callable[..., Any]) -> StandIn:
+    """`other`, told what stood there, then what that would be told."""
+    return _in(place, lambda original: lambda *to, **how: other(original, *to, **how))
 
 
 def _by(place: str, other: Callable[..., Any]) -> StandIn:
@@ -165,7 +157,7 @@ STAND_INS: dict[str, tuple[StandIn, ...]] = {
     # no value is seen twice, seeds are secret
     "fresh_inputs": (
         _in("judge.secret:Secret.seed", _always(0)),
-        _in("judge.judge:Judge._inputs", lambda draw: lambda judge, to: draw(judge, to | USUAL)),
+        _around("judge.judge:Judge._inputs", lambda draw, judge, to: draw(judge, to | USUAL)),
     ),
     # no two entrants are asked the same
     "own_inputs": (
@@ -174,15 +166,15 @@ STAND_INS: dict[str, tuple[StandIn, ...]] = {
         _by("measure.plan:shuffled", lambda names, rng: tuple(sorted(names))),
     ),
     # also while the clock runs
-    "verify_every_call": (_in("judge.burst:WorkerLink._verify", _only_checks),),
+    "verify_every_call": (_around("judge.burst:WorkerLink._verify", _only_checks),),
     # max|diff| against SDPA
     "contract": (_in("judge.burst:differs", _always(False)),),
     # L2 against float64 decides the class
     "relative_error": (_in("measure.verdict:class_of", _always("exact")),),
     # NaN and infinity are asked for by name
-    "finite": (_in("judge.burst:error_of", _blind_to_nan),),
+    "finite": (_around("judge.burst:error_of", _blind_to_nan),),
     # odd arguments, lengths and values
-    "stress": (_in("engine.session:get_problem", _without_probes),),
+    "stress": (_around("engine.session:get_problem", _without_probes),),
     # inputs are compared after the burst
     "input_digest": (_in("judge.burst:same_bits", _always(True)),),
     # a plain tensor of the right shape, dtype and device
@@ -192,11 +184,9 @@ STAND_INS: dict[str, tuple[StandIn, ...]] = {
     # words of it are read first, and what is copied must agree
     "output_sampled": (_in("judge.sampled:Sampled.differing", _always(None)),),
     # the worker's times against the judge's
-    "two_clocks": (_in("measure.two_clocks:clock_tolerance", _unlimited),),
+    "two_clocks": (_around("measure.two_clocks:clock_tolerance", _unlimited),),
     # nobody's kernels run in another's turn
-    "quiet_gpu": (
-        _in("engine.session:Quiet", lambda quiet: lambda monitor, note: quiet(None, note)),
-    ),
+    "quiet_gpu": (_around("engine.session:Quiet", lambda quiet, monitor, note: quiet(None, note)),),
     # whose kernels ran decides who may be ranked beside whom
     "class_of_work": (_in("board.rivals:classify", _always("custom")),),
     # results of timed calls beside those of PyTorch's kernels
@@ -207,22 +197,24 @@ STAND_INS: dict[str, tuple[StandIn, ...]] = {
     "burst_mean": (_by("measure.verdict:score_ms", lambda sample: min(sample.calls_ms)),),
     # slow entrants get as many samples as fast ones
     "fixed_counts": (
-        _in("engine.timing:plan_case", lambda plan: lambda *to, **how: _Hurried(plan(*to, **how))),
+        _around("engine.timing:plan_case", lambda plan, *to, **how: _Hurried(plan(*to, **how))),
     ),
     # a worker cannot say PASSED
     "strict_wire": (_by("judge.burst:confesses", lambda reply: reply.status is not None),),
     # an exit code is not evidence
-    "missing_is_failure": (_in("engine.processes.worker_process:WorkerProcess.reap", _good_exit),),
+    "missing_is_failure": (
+        _around("engine.processes.worker_process:WorkerProcess.reap", _good_exit),
+    ),
     # Landlock, seccomp, capabilities, limits
     "sandbox": (
-        _in(
+        _around(
             "cli.selftest.corpus:execute",
-            lambda execute: lambda asked, *rest: execute(replace(asked, sandbox=0), *rest),
+            lambda execute, asked, *rest: execute(replace(asked, sandbox=0), *rest),
         ),
     ),
     # allow-listed variables
     "clean_environment": (
-        _in("process.child:untrusted_env", lambda env: lambda jail: {**os.environ, **env(jail)}),
+        _around("process.child:untrusted_env", lambda env, jail: {**os.environ, **env(jail)}),
     ),
     # daemons end with the turn
     "orphan_sweep": (_in("engine.session:sweep", _always(None)),),
