@@ -59,6 +59,12 @@ def ceilings(case: Case, machine: Machine, sm_mhz: float, problem: Problem) -> C
     )
 
 
+def ceilings_of(result: Result) -> Ceilings:
+    """The same of a result, at the clock that was read while it was timed."""
+    problem = get_problem(result.problem)
+    return ceilings(result.case, result.machine, sm_clock_mhz(result), problem)
+
+
 def sm_clock_mhz(result: Result) -> float:
     """Median SM clock while it was timed, or 0 where nobody looked."""
     return median_high([block.sm_mhz for block in result.telemetry if block.sm_mhz] or [0.0])
@@ -71,16 +77,13 @@ def board_power_w(result: Result) -> float:
 
 def at_clock_pct(result: Result) -> float | None:
     """Percent of the tensor peak at the clock that was read while it was timed."""
-    clock = sm_clock_mhz(result)
-    problem = get_problem(result.problem)
-    floor = ceilings(result.case, result.machine, clock, problem).tensor_ms if clock else None
+    floor = ceilings_of(result).tensor_ms if sm_clock_mhz(result) else None
     return 100 * floor / result.latency_ms if floor and result.latency_ms else None
 
 
 def limiter(result: Result, resources: Resources | None = None) -> str:
     """The likely limiter, in words."""
-    clock = sm_clock_mhz(result)
-    told = ceilings(result.case, result.machine, clock, get_problem(result.problem))
+    clock, told = sm_clock_mhz(result), ceilings_of(result)
     if result.latency_ms is None or told.tensor_ms is None or told.exp_ms is None:
         return "this chip's ceilings are not known"
     if resources and resources.spill_bytes:

@@ -21,8 +21,7 @@ from harness.catalog.entrants import private_folder
 from harness.catalog.source_files import read_file
 from harness.cli.results import compare
 from harness.errors import Exit, UsageError, typed
-from harness.measure.roofline import Resources, at_clock_pct, ceilings, limiter, sm_clock_mhz
-from harness.problems import get_problem
+from harness.measure.roofline import Resources, at_clock_pct, ceilings_of, limiter, sm_clock_mhz
 from harness.process.project import HOME
 from harness.process.sandbox import enter
 from harness.process.sandbox.folders import files_below
@@ -59,8 +58,7 @@ def run(args: argparse.Namespace) -> int:
         for line, _ in compare.unpassed(name, pairs, heads):
             print(f"left out: {line}")
     for pair in pairs:
-        case, clock = pair.a.case, sm_clock_mhz(pair.a)
-        floor = ceilings(case, pair.a.machine, clock, get_problem(pair.a.problem))
+        clock, floor = sm_clock_mhz(pair.a), ceilings_of(pair.a)
         print(f"{pair.a.config}: {sanitize(args.a, 80)} is {words(pair.ratio)} {times(pair.ratio)}")
         at = f" at {clock:.0f} MHz" if clock else ""
         print(
@@ -81,15 +79,14 @@ def run(args: argparse.Namespace) -> int:
 def _document(
     args: argparse.Namespace, pairs: list[compare.Pair], known: dict[str, list[Resources]]
 ) -> dict[str, object]:
-    configs = {}
-    for pair in pairs:
-        problem = get_problem(pair.a.problem)
-        floor = ceilings(pair.a.case, pair.a.machine, sm_clock_mhz(pair.a), problem)
-        configs[pair.a.config] = {
-            "floor": asdict(floor),
+    configs = {
+        pair.a.config: {
+            "floor": asdict(ceilings_of(pair.a)),
             "ratio": asdict(pair.ratio),
             "limiter": {one.entry: _limiter(one, known[one.entry]) for one in (pair.a, pair.b)},
         }
+        for pair in pairs
+    }
     builds = {entry: [asdict(one) for one in found] for entry, found in known.items()}
     return {"a": args.a, "b": args.b, "gpu": pairs[0].a.gpu, "configs": configs, "builds": builds}
 
