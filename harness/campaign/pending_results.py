@@ -7,13 +7,12 @@ nobody tries again.
 """
 
 import math
-import secrets
 import time
 from collections.abc import Callable
 from dataclasses import replace
 
 from harness.campaign.unit import Unit, misfit
-from harness.measure.audit import Asked, audited, dates_between
+from harness.measure.audit import Asked, audited, dates_between, named_now
 from harness.measure.gpu_specs import PARTS, misnamed
 from harness.measure.verdict import Evidence, asked_facts, conclude_case
 from harness.process.text import shown
@@ -152,12 +151,8 @@ class PendingResults:
 
     def _unmeasured(self, entrant: Entrant, case: str, status: Status, reason: str) -> Result:
         """A row for a case that no process came to tell about."""
-        asked, now = self.asked(case), time.gmtime()
+        asked, (run, date) = self.asked(case), named_now()
         known = Evidence(entrant, asked.case, status=status, reason=reason)
-        facts = replace(
-            asked.facts,
-            machine=self.machine or _of_kind(self.unit),
-            run=f"{time.strftime('%Y%m%dT%H%M%SZ', now)}-{secrets.token_hex(3)}",
-            date=time.strftime("%Y-%m-%dT%H:%M:%SZ", now),
-        )
+        machine = self.machine or _of_kind(self.unit)
+        facts = replace(asked.facts, machine=machine, run=run, date=date)
         return next(conclude_case({entrant.name: known}, facts, asked.baseline, {}, (), ()))

@@ -2,9 +2,7 @@
 
 import contextlib
 import os
-import secrets
 import subprocess
-import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +21,7 @@ from harness.engine.processes.judge_client import JudgeClient
 from harness.engine.processes.worker_process import WorkerProcess
 from harness.engine.run import BrokenRun, Run
 from harness.errors import HarnessError, UnavailableError
+from harness.measure.audit import named_now
 from harness.measure.machine import minor_of, missing, too_old, without_gpu
 from harness.measure.telemetry import Monitor
 from harness.measure.verdict import RunFacts, asked_facts
@@ -270,12 +269,9 @@ def may_start(run: Run, worker: WorkerProcess) -> bool:
 
 def facts_of(request: Request) -> RunFacts:
     """Everything that all records of the run share."""
-    now, told = time.gmtime(), (request.suite, request.machine, f"judged/{request.sandbox}")
-    return replace(
-        asked_facts(*told, harness_commit()),
-        run=f"{time.strftime('%Y%m%dT%H%M%SZ', now)}-{secrets.token_hex(3)}",
-        date=time.strftime("%Y-%m-%dT%H:%M:%SZ", now),
-    )
+    told = (request.suite, request.machine, f"judged/{request.sandbox}")
+    run, date = named_now()
+    return replace(asked_facts(*told, harness_commit()), run=run, date=date)
 
 
 def harness_commit() -> str:

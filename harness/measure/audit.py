@@ -9,6 +9,7 @@ ask is whether a run can have measured such things (`doubts`).
 
 import hashlib
 import math
+import secrets
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -221,6 +222,13 @@ def not_made_again(row: Result, beside: Mapping[str, Result]) -> str:
     _, pace, _ = _leans_on(row, beside)
     earlier = row.status is Status.PASSED and row.protocol != PROTOCOL and not pace
     return f"its slack, drift and peak: it is of protocol {row.protocol}" if earlier else ""
+
+
+def named_now() -> tuple[str, str]:
+    """Name and date of a run that begins now."""
+    now = time.gmtime()
+    run = f"{time.strftime('%Y%m%dT%H%M%SZ', now)}-{secrets.token_hex(3)}"
+    return run, time.strftime("%Y-%m-%dT%H:%M:%SZ", now)
 
 
 def dates_between(first_s: float, now_s: float) -> tuple[str, str]:
