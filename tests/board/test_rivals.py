@@ -297,7 +297,7 @@ def test_a_shape_that_is_not_claimed_is_unsupported_and_no_fault() -> None:
 def test_the_page_and_the_data_hold_the_map_and_hidden_shapes() -> None:
     drawn = rows_on(hidden(), {**OFFICIAL, "mine": 1.6}, 99)
     found = leaderboard([*grid(), *drawn])
-    (board,) = page.document(found, (), {})["boards"]
+    (board,) = page.document(found, (), {}, page.Files())["boards"]
     (one,) = board["grid"]
     assert one["summary"] == summary(found.boards[0].ranked[0])
     assert one["lines"][2][0] == "causal 256"

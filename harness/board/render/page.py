@@ -82,13 +82,9 @@ def render(
 
 
 def document(
-    board: Leaderboard,
-    history: Iterable[Point],
-    notes_of: Mapping[str, str],
-    files: Files | None = None,
+    board: Leaderboard, history: Iterable[Point], notes_of: Mapping[str, str], files: Files
 ) -> Json:
     """What the page knows, as JSON."""
-    files = files or Files()
     past: dict[tuple[object, ...], list[Point]] = {}
     for point in history:
         gpu, _, sha, protocol = point.board
