@@ -25,7 +25,7 @@ from harness.measure.roofline import Resources
 from harness.measure.stats import Interval
 from harness.problems import get_problem
 from harness.process.sandbox import enter
-from harness.schema import Error, Kind, Machine, Result, Slack, Speedup, Telemetry
+from harness.schema import Error, Kind, Machine, Result, Slack, Speedup, Status, Telemetry
 from tests.board.factory import CASES, CPU, H200, result, run_of, stretch
 
 FORWARD = get_problem("attention_forward")
@@ -400,6 +400,94 @@ def test_what_follows_from_its_source_is_not_its_writer_s(lines: list[Result], t
     ):
         said = verify._outcome(old, fresh, 0.02)
         assert (said.word, next(iter(told)) in said.why) == ("OTHER", True)
+
+
+def drawn(lines: list[Result], slower: float = 1.0, **changes: object) -> list[Result]:
+    """The run with its hidden shapes, one a headdim, `slower` there for `mine`."""
+    found = []
+    for each in lines:
+        case = each.case.model_copy(update={"name": f"hidden_hdim{each.case.headdim}"})
+        by = slower if each.entry == "mine" else 1.0
+        told = each.speedup and each.speedup.model_copy(
+            update={key: getattr(each.speedup, key) / by for key in ("value", "low", "high")}
+        )
+        figures = {"latency_ms": each.latency_ms * by, "tflops": each.tflops / by, "speedup": told}
+        found += [each, each.model_copy(update={"case": case, "config": case.name} | figures)]
+        if each.entry == "mine":
+            found[-1] = found[-1].model_copy(update=changes)
+    return found
+
+
+def test_all_that_the_board_shows_is_looked_at(
+    tmp_path: Path, lines: list[Result], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of hidden rows, and of runs before the newest, no figure was asked about."""
+    later = {"run": "r2", "date": "2026-11-22"}
+    newer = [r.model_copy(update=later) for r in lines if r.config == "hdim256_seq16k"]
+    for name, told, where in (
+        ("hidden", drawn(lines, tflops=9e3), "hidden_hdim64"),
+        ("split", [*forged(lines, tflops=900.0), *newer], "hdim64_seq4k"),
+    ):
+        write(tmp_path / name, told)
+        assert call(verify, "verify", tmp_path / name, "mine", "--audit-only") == 1
+        assert f"audit: {where}: tflops is " in capsys.readouterr().out
+
+
+def test_another_board_of_it_is_named(
+    tmp_path: Path, lines: list[Result], capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path, lines)
+    other = {"run": "r2", "date": "2026-11-22", "suite": "quick", "suite_sha256": "6" * 64}
+    write(tmp_path, [r.model_copy(update=other) for r in lines])
+    assert call(verify, "verify", tmp_path, "mine", "--audit-only") == 0
+    said = "not made again: fa3 on NVIDIA H200, protocol 1, another board"
+    assert said in capsys.readouterr().out
+
+
+def test_hidden_shapes_are_drawn_anew_and_must_be_as_fast(lines: list[Result]) -> None:
+    """Times on them were the writer's alone: a kernel of the suite's own shapes was SAME."""
+    old, near, far = ([r for r in drawn(lines, by) if r.entry == "mine"] for by in (1.0, 1.1, 1.3))
+    assert verify._suite(old, "sdpa_cudnn", 7).hidden == 1
+    assert verify._suite(lines[:1], "sdpa_cudnn", 7).hidden == 0
+    assert [case.hidden for case in verify._suite(old, "sdpa_cudnn", 7).cases] == [False] * 3
+    assert verify._outcome(old, near, 0.02).word == "SAME"
+    said = verify._outcome(old, far, 0.02)
+    assert (said.word, "hidden shapes" in said.why) == ("SLOWER", True)
+    assert verify._outcome(old, [r for r in near if not r.case.hidden], 0.02).word == "CANNOT"
+    rough = [r.model_copy(update={"numerics_class": "approximate"}) for r in near if r.case.hidden]
+    assert verify._outcome(old, [*near[::2], *rough], 0.02).word == "OTHER"
+
+
+def test_hidden_rows_beside_official_ones_of_another_run(
+    tmp_path: Path, lines: list[Result]
+) -> None:
+    """What the board holds them against was no row that anybody looked at."""
+    (tmp_path / "submissions" / "mine").mkdir(parents=True)
+    now = [r.model_copy(update={"protocol": PROTOCOL}) for r in drawn(lines) if r.entry == "mine"]
+    assert verify.obstacle(now, H200, tmp_path) == ""
+    newer = [now[0].model_copy(update={"run": "r2"}), *now[1:]]
+    assert verify.obstacle(newer, H200, tmp_path).startswith("hidden_hdim64: its official rows")
+
+
+def test_no_config_makes_up_for_another(lines: list[Result]) -> None:
+    mine = [r for r in lines if r.entry == "mine"]
+
+    def by(row: Result, factor: float) -> Result:
+        keys = ("value", "low", "high")
+        told = {key: getattr(row.speedup, key) * factor for key in keys}
+        return row.model_copy(update={"speedup": row.speedup.model_copy(update=told)})
+
+    said = verify._outcome([by(mine[0], 1.4), by(mine[1], 1 / 1.4), mine[2]], mine, 0.02)
+    assert (said.word, said.why[:14]) == ("SLOWER", "hdim64_seq4k: ")
+
+
+def test_who_failed_then_fails_today(lines: list[Result]) -> None:
+    mine = [r for r in lines if r.entry == "mine"]
+    odd = result("mine", mine[2].config, status=Status.INCORRECT)
+    assert verify._outcome([*mine[:2], odd], [*mine[:2], odd], 0.02).word == "SAME"
+    for then, today in ((mine, [*mine[:2], odd]), ([*mine[:2], odd], mine)):
+        said = verify._outcome(then, today, 0.02)
+        assert (said.word, f"today {odd.config}: " in said.why) == ("CANNOT", True)
 
 
 # --------------------------------------------------------------------------- explain

@@ -1,26 +1,26 @@
 """`verify RESULT`: do an old record's figures follow from its samples, is it the same today?
 
-RESULT is an entry, ENTRY@RUN, or FILE.jsonl:LINE. First the record is audited (checksum,
-commitment, figures from samples); then the entry is measured again beside the same baseline and the
-two speed-ups are compared:
+RESULT is an entry (all that its newest board shows, hidden shapes too), ENTRY@RUN, or
+FILE.jsonl:LINE. First the record is audited (checksum, commitment, figures from samples); then the
+entry is measured again beside the same baseline and the two speed-ups are compared:
 
     SAME     their quotient is within --tolerance, and what two cards differ by
     FASTER   today it is faster, beyond tolerance and doubt
     SLOWER   today it is slower, beyond tolerance and doubt
     OTHER    today it is not exact, repeatable, its own work or of a judged lse, as the record is,
              or its manifest tells another author, language or sums
-    CANNOT   it cannot be measured here again, or is too rough to tell; the reason is told
+    CANNOT   not all of it can be measured here again, or is too rough to tell; the reason is told
 """
 
 import argparse
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from harness import PROTOCOL
 from harness.board import query, record
-from harness.board.rank import Row, interval_of
+from harness.board.rank import Row, interval_of, leaderboard
 from harness.board.record import newest
 from harness.board.render.text import sanitize, times
 from harness.board.rivals import place
@@ -34,9 +34,10 @@ from harness.measure.audit import differences, missing_beside, not_made_again, o
 from harness.measure.stats import Interval
 from harness.process.project import base
 from harness.process.text import dumps
-from harness.schema import MOST_BLOCKS, Kind, Machine, Result, Status, Suite, is_hidden
+from harness.schema import MOST_BLOCKS, Kind, Machine, Result, Status, Suite
 
 BY_MANIFEST = {"author", "language", "accumulates"}  # which the hash of its source covers
+OF_SHAPES = 0.15  # hidden ones of two runs; two of 148 honest pairs on H200s differed by more
 
 
 class Verdict(NamedTuple):
@@ -62,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
 
     An audit alone that finds no baseline to make a speed-up again is a CANNOT.
     """
-    old = _chosen(args)
+    old, others = _chosen(args)
     where = {place(row): row.case for row in old}
     heads, _ = record.heads(args.results)
     beside, _ = record.read(h for h in heads if place(h) in where)
@@ -81,6 +82,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         these = "what could be made again" if bare else "figures"
         say(f"audit: {len(old)} records of {old[0].entry}: checksum, commitment and {these} agree")
+    bare += others
     for line in bare:
         say(f"not made again: {sanitize(line)}")
     if wrong or args.audit_only:
@@ -96,24 +98,20 @@ def run(args: argparse.Namespace) -> int:
     return ends.get(verdict.word, Exit.OK)
 
 
-def _chosen(args: argparse.Namespace) -> list[Result]:
+def _chosen(args: argparse.Namespace) -> tuple[list[Result], list[str]]:
+    """All that the newest board shows of it, of a GPU if there is one; its other boards."""
     path, _, number = args.result.rpartition(":")
     if path.endswith(".jsonl"):
-        return [_line(Path(path), number)]
+        return [_line(Path(path), number)], []
     heads, _ = query.heads(args)
-    wanted = [h for h in heads if h.status == Status.PASSED.value and not is_hidden(h.config)]
-    found, _ = record.read_chosen(_named(args.result, wanted), _latest)
-    if not found:
+    found, _ = record.read_chosen(_named(args.result, heads), newest)
+    shown = [(board, row) for board in leaderboard(found).boards for row in board.rows]
+    if not shown:
         raise UnavailableError(f"'{args.result}': no record can be read", "python run.py rank")
-    return found
-
-
-def _latest(heads: Iterable[record.Head]) -> list[record.Head]:
-    """Those of the newest run and suite, of a GPU if there is one."""
-    mine = newest(heads)
-    latest = max(mine, key=lambda h: (h.gpu != "cpu", h.date, h.run), default=None)
-    same = (latest.run, latest.suite_sha256) if latest else ()
-    return [h for h in mine if (h.run, h.suite_sha256) == same]
+    shown.sort(key=lambda one: (not one[0].is_cpu, max((r.date, r.run) for r in one[1].results)))
+    *others, (_, row) = shown
+    named = [f"{b.suite} on {b.gpu}, protocol {b.protocol}, another board" for b, _ in others]
+    return sorted((*row.results, *row.hidden), key=lambda r: not r.latency_ms), named
 
 
 def _line(path: Path, number: str) -> Result:
@@ -154,10 +152,15 @@ def obstacle(old: Sequence[Result], machine: Machine, home: Path) -> str:
     gpu = machine.gpu if machine.has_gpu else "cpu"
     if first.gpu != gpu:
         return f"measured on {first.gpu}, this is {gpu}"
-    if (first.machine.sms, first.machine.capability) != (machine.sms, machine.capability):
+    if {(r.machine.sms, r.machine.capability) for r in old} != {(machine.sms, machine.capability)}:
         return f"{first.machine.sms} SMs then, {machine.sms} here"
-    if any(r.speedup is None for r in old):
-        return "the record has no speed-up over a baseline"
+    over = {r.speedup.against if r.speedup else "" for r in old if r.latency_ms}
+    if "" in over or len(over) != 1:
+        return "the record has no speed-up, or not over one baseline everywhere"
+    for row in _timed(old).hidden:
+        near = (r for r in _timed(old).results if r.case.headdim == row.case.headdim)
+        if {r.run for r in near} != {row.run}:  # what it loses off them, they would not tell
+            return f"{row.config}: its official rows are not all of its run: name it, ENTRY@RUN"
     kind = "baselines" if first.kind is Kind.BASELINE else "submissions"
     there = places([first.entry], home / kind)
     return "" if there else f"{kind}/{first.entry} is not in {home}"
@@ -184,8 +187,7 @@ def _measure_again(args: argparse.Namespace, old: Sequence[Result]) -> Verdict:
     sources = {one.name: one.source_sha256 for one in request.entrants}
     many = len(sources) > len(submissions) + len(baselines)  # 'all', a ladder, a folder of some
     if many or sources.get(first.entry) != first.source_sha256:
-        why = f"the source has changed since: git log -- submissions/{first.entry}"
-        return Verdict("CANNOT", why)
+        return Verdict("CANNOT", f"its source has changed: git log -- submissions/{first.entry}")
     fresh: list[Result] = []
     with Terminal(quiet_stdout=args.json) as observer:
         execute(request, fresh.append, observer)
@@ -194,27 +196,45 @@ def _measure_again(args: argparse.Namespace, old: Sequence[Result]) -> Verdict:
 
 def _suite(old: Sequence[Result], against: str, blocks: int) -> Suite:
     """The cases of the record as the suite of their hash measures them, if it is known here."""
-    asked = {"cases": tuple(r.case for r in old), "against": against, "blocks": blocks}
+    cases = tuple(r.case for r in old if not r.case.hidden)
+    asked = {"cases": cases, "against": against, "blocks": blocks}
     suite = by_sha256().get(old[0].suite_sha256)  # a name would be whoever wrote the line's
     plain = suite or Suite.model_validate(asked | {"name": old[0].suite})
-    return plain.model_copy(update=asked | {"hidden": 0})
+    hidden = max(1, plain.hidden) if len(cases) < len(old) else 0
+    return plain.model_copy(update=asked | {"hidden": hidden})
 
 
 def _outcome(old: Sequence[Result], fresh: Sequence[Result], tolerance: float) -> Verdict:
-    bad = (r for r in fresh if r.status is not Status.PASSED)
-    failed = [f"{r.config}: {r.status.value} {r.reason}" for r in bad]
-    ratios = [interval_of(r.speedup) for r in fresh if r.speedup]
-    if failed or len(ratios) != len(old):
+    ends = {r.config: r.status for r in old}
+    odd = (r for r in fresh if r.status is not ends.get(r.config, Status.PASSED))
+    failed = [f"today {r.config}: {r.status.value} {r.reason}" for r in odd]
+    today = {r.config: interval_of(r.speedup) for r in fresh if r.speedup}
+    if failed or any(r.config not in today for r in old if r.speedup):
         return Verdict("CANNOT", "; ".join(failed) or "no baseline ran beside it today")
-    told, now = (Row(rows[0].entry, tuple(rows)) for rows in (old, fresh))
+    told, now = _timed(old), _timed(fresh)
     kept = {"exact": (told.exact, now.exact), "repeatable": (told.repeatable, now.repeatable)}
     kept["its own work"] = (not told.borrowed, not now.borrowed)
-    kept["of a judged lse"] = (any(r.lse for r in old), all(r.lse for r in fresh))
-    if lost := [what for what, (then, today) in kept.items() if then and not today]:
+    kept["of a judged lse"] = (any(r.lse for r in told.results), all(r.lse for r in now.results))
+    if lost := [what for what, (then, again) in kept.items() if then and not again]:
         return Verdict("OTHER", f"the record is {' and '.join(lost)}, today it is not")
-    for row, again in ((row, again) for row in old for again in fresh if again.case == row.case):
-        if odd := differences(row, again, BY_MANIFEST):
-            return Verdict("OTHER", f"{row.config}: {odd[0]}")
-    then = [interval_of(r.speedup) for r in old if r.speedup]
+    for row in old:
+        if other := differences(row, fresh[0], BY_MANIFEST):
+            return Verdict("OTHER", f"{row.config}: {other[0]}")
     one_card = len({r.machine.uuid for r in (*old, *fresh)}) == 1
-    return judge(stats.geomean(then), stats.geomean(ratios), tolerance, one_card=one_card)
+
+    def judged(where: str, rows: Sequence[Result], within: float) -> Verdict:
+        then = stats.geomean([interval_of(r.speedup) for r in rows if r.speedup])
+        again = stats.geomean([today[r.config] for r in rows])
+        word, why = judge(then, again, within, one_card=one_card)
+        return Verdict(word, where + why)
+
+    every = [judged("", told.results, tolerance)]  # and none of its configs makes up for another
+    every += [judged(f"{r.config}: ", [r], 2 * tolerance) for r in told.results]
+    every += [judged("hidden shapes, drawn anew: ", told.hidden, OF_SHAPES)] if told.hidden else []
+    return next(v for word in ("SLOWER", "CANNOT", every[0].word) for v in every if v.word == word)
+
+
+def _timed(rows: Sequence[Result]) -> Row:
+    mine = [r for r in rows if r.speedup]
+    official = tuple(r for r in mine if not r.case.hidden)
+    return Row(rows[0].entry, official, tuple(r for r in mine if r.case.hidden))
