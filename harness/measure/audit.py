@@ -192,17 +192,23 @@ def doubts(row: Result, suite: Suite, cut: bool = False) -> list[str]:
         "fewer readings of the GPU than blocks": not timed
         or len(row.telemetry) + 1 >= len(row.samples),
     }
-    if row.machine.has_gpu and (told := row.sustained) and told.latency_ms and told.claimed_ms:
-        calls, spent_ms = (sum(pause[i] for pause in told.pauses) for i in (1, 0))
-        least_ms = told.latency_ms * (1 - (CLAIM_PCT + READS_PCT) / 100 - 1 / max(1, told.calls))
-        off_ms = abs(spent_ms - calls * told.latency_ms)
-        peak = peak_tflops(row.machine) or math.inf
-        checks |= {  # what judge/stretch.py asks of one
-            "its stretch: longer outside than claimed inside": told.claimed_ms >= least_ms,
-            "its stretch: its pauses are not its calls": calls == told.calls and told.checked > 0,
-            "its stretch: its pauses are not its time": off_ms <= READS_PCT / 100 * spent_ms,
-            "its stretch: faster than the chip": (told.tflops or 0.0) <= peak,
-        }
+    return [*(why for why, fine in checks.items() if not fine), *_doubts_of_stretch(row)]
+
+
+def _doubts_of_stretch(row: Result) -> list[str]:
+    told = row.sustained
+    if not (row.machine.has_gpu and told and told.latency_ms and told.claimed_ms):
+        return []
+    calls, spent_ms = (sum(pause[i] for pause in told.pauses) for i in (1, 0))
+    least_ms = told.latency_ms * (1 - (CLAIM_PCT + READS_PCT) / 100 - 1 / max(1, told.calls))
+    off_ms = abs(spent_ms - calls * told.latency_ms)
+    peak = peak_tflops(row.machine) or math.inf
+    checks = {  # what judge/stretch.py asks of one
+        "its stretch: longer outside than claimed inside": told.claimed_ms >= least_ms,
+        "its stretch: its pauses are not its calls": calls == told.calls and told.checked > 0,
+        "its stretch: its pauses are not its time": off_ms <= READS_PCT / 100 * spent_ms,
+        "its stretch: faster than the chip": (told.tflops or 0.0) <= peak,
+    }
     return [why for why, fine in checks.items() if not fine]
 
 
@@ -277,7 +283,8 @@ def of_record(row: Result, beside: Mapping[str, Result]) -> list[str]:
     raw = [s.model_copy(update={"late": False}) for s in rows.get(against, row).samples]
     figures = FIGURES if against in rows else FIGURES - {"speedup"}
     only = BARE if row.status is not Status.PASSED else figures if old else None
-    return differences(_as_today(row, again, drift_pct(raw)), again, only)
+    odd = _doubts_of_stretch(row) if row.sustained and row.sustained.pauses else []
+    return odd + differences(_as_today(row, again, drift_pct(raw)), again, only)
 
 
 def _as_told(row: Result, trusted: bool) -> Entrant:

@@ -411,7 +411,7 @@ def test_every_command_says_one_document(
 ) -> None:
     asked = words if words[0] == "baselines" else [*words, "--results", str(folder)]
     code, out = said(capsys, *asked, "--json")
-    assert code == 0
+    assert code == (3 if "verify" in words else 0)  # a stretch is believed
     assert key in json.loads(out)
 
 

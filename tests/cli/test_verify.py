@@ -21,12 +21,13 @@ from harness.cli import main
 from harness.cli.results import explain, verify
 from harness.errors import Exit, UnavailableError, UsageError
 from harness.measure import roofline
+from harness.measure.evenness import lasting
 from harness.measure.roofline import Resources
 from harness.measure.stats import Interval
 from harness.problems import get_problem
 from harness.process.sandbox import enter
-from harness.schema import Error, Kind, Machine, Result, Slack, Speedup, Status, Telemetry
-from tests.board.factory import CASES, CPU, H200, result, run_of, stretch
+from harness.schema import Error, Kind, Machine, Pause, Result, Slack, Speedup, Status, Telemetry
+from tests.board.factory import CASES, CPU, H200, flops, result, run_of, stretch
 
 FORWARD = get_problem("attention_forward")
 
@@ -488,6 +489,25 @@ def test_who_failed_then_fails_today(lines: list[Result]) -> None:
     for then, today in ((mine, [*mine[:2], odd]), ([*mine[:2], odd], mine)):
         said = verify._outcome(then, today, 0.02)
         assert (said.word, f"today {odd.config}: " in said.why) == ("CANNOT", True)
+
+
+def test_a_stretch_is_not_called_the_same(
+    tmp_path: Path, lines: list[Result], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Any power was believed, and that somebody had compared a result."""
+    mine = [r for r in lines if r.entry == "mine"]
+    told = lasting(stretch(mine[0].latency_ms), flops(mine[0].case), 0.0)
+    (long,) = [each for each in forged(lines, sustained=told) if each.sustained]
+    said = verify._outcome([long, *mine[1:]], mine, 0.02)
+    assert (said.word, f"the stretch of {long.config}" in said.why) == ("CANNOT", True)
+    write(tmp_path / "long", forged(lines, sustained=told))
+    assert call(verify, "verify", tmp_path / "long", "mine", "--audit-only") == Exit.UNAVAILABLE
+    assert f"not made again: {long.config}: its stretch" in capsys.readouterr().out
+    pauses = tuple(Pause(50 * told.latency_ms, 50, 1500.0) for _ in range(40))
+    for checked, ends in ((48, Exit.UNAVAILABLE), (0, Exit.SUBMISSION_FAILED)):
+        with_pauses = told.model_copy(update={"pauses": pauses, "checked": checked})
+        write(tmp_path / f"{checked}", forged(lines, sustained=with_pauses))
+        assert call(verify, "verify", tmp_path / f"{checked}", "mine", "--audit-only") == ends
 
 
 # --------------------------------------------------------------------------- explain

@@ -72,7 +72,8 @@ def run(args: argparse.Namespace) -> int:
     wrong = [f"{r.config}: {fault}" for r, mates in each for fault in of_record(r, mates)]
     bare = [f"{r.config}: {why}" for r, mates in each if (why := not_made_again(r, mates))]
     bare += [f"{r.config}: its shape: suite or secret is unknown" for r in old if not is_asked(r)]
-    half = any(missing_beside(r, mates) for r, mates in each)
+    bare += [f"{r.config}: its stretch: its power is believed" for r in old if r.sustained]
+    half = any(missing_beside(r, mates) for r, mates in each) or any(r.sustained for r in old)
     document = {"entry": old[0].entry, "records": len(old), "faults": wrong, "not_made_again": bare}
     say: Callable[[str], object] = (lambda _: None) if args.json else print
     for line in wrong:
@@ -231,6 +232,8 @@ def _outcome(old: Sequence[Result], fresh: Sequence[Result], tolerance: float) -
     every = [judged("", told.results, tolerance)]  # and none of its configs makes up for another
     every += [judged(f"{r.config}: ", [r], 2 * tolerance) for r in told.results]
     every += [judged("hidden shapes, drawn anew: ", told.hidden, OF_SHAPES)] if told.hidden else []
+    if left := ", ".join(r.config for r in old if r.sustained):
+        every.append(Verdict("CANNOT", f"{every[0].why}; not measured: the stretch of {left}"))
     return next(v for word in ("SLOWER", "CANNOT", every[0].word) for v in every if v.word == word)
 
 
