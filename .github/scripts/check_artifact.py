@@ -205,7 +205,7 @@ def made_anew(results: Sequence[Result], expected: Expected) -> tuple[list[Resul
 def _of_run(result: Result, expected: Expected) -> list[str]:
     """What all rows share: when it ran, as what, and on which chip."""
     part, machine = part_of(result.machine), result.machine
-    mine = [head for head in expected.recorded if head.entry == expected.submission]
+    mine = record.whole(h for h in expected.recorded if h.entry == expected.submission)
     newest = max((head.date for head in mine if head.gpu == result.gpu), default="")
     file = record.file_name(result.date, result.suite, result.run)
     checks = {

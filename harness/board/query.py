@@ -30,11 +30,15 @@ def add_results(parser: argparse.ArgumentParser) -> None:
     add("--on", metavar="GPU", help="only GPUs whose name contains this")
 
 
-def heads(args: argparse.Namespace) -> tuple[list[record.Head], list[record.BadLine]]:
-    """The lines that --results, --suite and --on let through, and those that are none."""
+def heads(args: argparse.Namespace, *names: str) -> tuple[list[record.Head], list[record.BadLine]]:
+    """The lines that --results, --suite and --on let through, and those that are none.
+
+    Of `names` (NAME or NAME@RUN) only what is a row to its end: their fronts may be believed.
+    """
     found, bad = record.heads(args.results)
-    gpu = (args.on or "").lower()
-    return [h for h in found if args.suite in (None, "", h.suite) and gpu in h.gpu.lower()], bad
+    gpu, asked = (args.on or "").lower(), {name.partition("@")[0] for name in names}
+    through = (h for h in found if args.suite in (None, "", h.suite) and gpu in h.gpu.lower())
+    return [h for h in through if h.entry not in asked or record.whole([h])], bad
 
 
 def of_entry(among: Sequence[record.Head], entry: str) -> list[record.Head]:
@@ -85,27 +89,30 @@ def anew(results: Sequence[Result], among: Iterable[record.Head]) -> list[Result
     ]
 
 
+#: Lines of one row by what names it: once each, in however many files; the last is the first asked.
+_Copies = dict[str, list[record.Head]]
+
+
 class SharedRuns:
     """Runs that hold two rows of a board with the sources they stand there with: rank.Beside."""
 
     def __init__(self, heads: Iterable[record.Head]) -> None:
-        self.runs: dict[tuple[object, ...], dict[str, dict[str, record.Head]]] = {}
+        self.runs: dict[tuple[object, ...], dict[tuple[str, str], _Copies]] = {}
         for h in heads:
             if h.status == Status.PASSED.value:
-                self.runs.setdefault(record.of_source(h), {}).setdefault(h.run, {})[h.config] = h
+                runs = self.runs.setdefault(record.of_source(h), {})
+                runs.setdefault((h.date, h.run), {}).setdefault(h.config, []).append(h)
 
     def __call__(self, a: Row, b: Row, configs: Sequence[str]) -> Interval | None:
         """The paired ratio of the newest such run with all `configs`, held no worse than both."""
         least = min(HELD.index(r.held) for row in (a, b) for r in row.results)
         mine, theirs = (self.runs.get(record.of_source(row.pick), {}) for row in (a, b))
-        when = {run: (max(h.date for h in mine[run].values()), run) for run in mine}  # not by name
-        for run in sorted(mine.keys() & theirs.keys(), key=when.__getitem__, reverse=True):
+        for run in sorted(mine.keys() & theirs.keys(), reverse=True):
             if set(configs) <= mine[run].keys() & theirs[run].keys():
-                chosen = [side[run][config] for config in configs for side in (mine, theirs)]
-                found, damaged = record.read(chosen)
-                ratios = [] if damaged else [*map(direct_on, found[::2], found[1::2])]
-                paired = stats.geomean_of_all(ratios)
-                if paired and not _held_worse(found, least):
+                each = [side[run][config] for config in configs for side in (mine, theirs)]
+                found = [record.last(copies) for copies in each]
+                paired = stats.geomean_of_all([*map(direct_on, found[::2], found[1::2])])
+                if paired and not _held_worse(filter(None, found), least):
                     return paired
         return None
 
@@ -115,15 +122,15 @@ class Libraries(rivals.Libraries):
 
     def __init__(self, heads: Iterable[record.Head]) -> None:
         super().__init__(())
-        self.heads: dict[tuple[object, ...], dict[str, record.Head]] = {}
-        self.own: dict[tuple[object, ...], dict[str, record.Head]] = {}
+        self.heads: dict[tuple[object, ...], _Copies] = {}
+        self.own: dict[tuple[object, ...], list[record.Head]] = {}
         for h in heads:
             if h.status != Status.PASSED.value:
                 continue
             if h.kind == Kind.BASELINE.value:
-                self.heads.setdefault(place(h), {})[h.entry] = h  # once, in however many files
+                self.heads.setdefault(place(h), {}).setdefault(h.entry, []).append(h)
             else:
-                self.own.setdefault((*record.of_source(h), h.config), {})[h.run] = h
+                self.own.setdefault((*record.of_source(h), h.config), []).append(h)
 
     def __call__(self, result: Result) -> Sequence[Result]:
         """Those of its run."""
@@ -131,13 +138,13 @@ class Libraries(rivals.Libraries):
 
     def newest(self, result: Result) -> Iterable[tuple[Result, Result]]:
         """Each in the newest run that timed it beside this source: the source's row there, its."""
-        runs = self.own.get((*record.of_source(result), result.config), {}).values()
+        runs = self.own.get((*record.of_source(result), result.config), ())
         found: dict[str, tuple[Result, Result]] = {}
         least = HELD.index(result.held)
         for h in sorted(runs, key=lambda h: (h.date, h.run), reverse=True):
             if not self.heads.get(place(h), {}).keys() - found.keys():
                 continue
-            rows = [result] if h.run == result.run else record.read([h])[0]
+            rows = [result] if (h.run, h.date) == (result.run, result.date) else record.read([h])[0]
             for mine, other in itertools.product(rows, self._all(place(h))):
                 alone = mine.speedup is None and result.speedup is not None
                 if mine is result or not (alone or _held_worse((mine, other), least)):
@@ -146,7 +153,7 @@ class Libraries(rivals.Libraries):
 
     def _all(self, key: tuple[object, ...]) -> Sequence[Result]:
         if key not in self.found:
-            self.found[key], _ = record.read(self.heads.get(key, {}).values())
+            self.found[key] = [*filter(None, map(record.last, self.heads.get(key, {}).values()))]
         return self.found[key]
 
 

@@ -6,10 +6,10 @@ file, each line is read as well. A line is
     {"run":…, "entry":…, …, "schema_version":1, …, "samples":[…], …, "crc32":"1a2b3c4d"}
 
 - What a board chooses by stands first, what is heavy last: 100,000 lines are looked at from their
-  front alone, and only those that reach the board are read whole. Readers rely on keys, never on
-  their order; a line in another order is only slower.
+  front alone, and only those that reach the board are read whole. A front is no verdict: who
+  concludes something asks `read`, `read_chosen`, `last` or `whole`, which know lines that are none.
 - `crc32` closes the line and covers every byte before `,"crc32"`. A line that was cut short, or
-  changed by hand, is reported as file:line and costs nothing but itself.
+  changed by hand, is reported as file:line and costs nothing but itself, up to MOST_BAD a file.
 - Numbers that JSON lacks are the texts "NaN", "Infinity" and "-Infinity".
 
 The checksum finds accidents. It proves nothing about who wrote the line.
@@ -81,6 +81,10 @@ class Head(Front):
         with self.path.open("rb") as file:
             file.seek(self.offset)
             return file.readline(MOST_LINE_BYTES).strip()  # as `lines` reads it
+
+
+#: What both a front and a whole line tell.
+TOLD_FIRST = Head.model_fields.keys() & Result.model_fields.keys()
 
 
 # --------------------------------------------------------------------------- writing
@@ -201,10 +205,25 @@ def read(chosen: Iterable[Head]) -> tuple[list[Result], list[BadLine]]:
     bad: list[BadLine] = []
     for head in chosen:
         try:
-            results.append(parse(head.line()))
+            result = parse(head.line())
+            if any(getattr(head, key) != getattr(result, key) for key in TOLD_FIRST):
+                raise ValueError("its front does not say what stands behind it")
+            results.append(result)
         except ValueError as error:  # noqa: PERF203 - as above
             bad.append(BadLine(head.path, head.number, _reason(error)))
     return results, bad
+
+
+def last(copies: list[Head]) -> Result | None:
+    """The last of them that is a row; those behind it are taken out, each read once."""
+    while copies and not (rows := read(copies[-1:])[0]):
+        copies.pop()
+    return rows[0] if copies else None
+
+
+def whole(heads: Iterable[Head]) -> list[Head]:
+    """Those of lines that can be read to their end; of one entry this costs little."""
+    return [head for head in heads if read([head])[0]]
 
 
 def read_chosen(

@@ -111,10 +111,12 @@ def recorded_in(results: Path, request: Request, slug: str) -> set[Asked]:
     if not (results / slug).is_dir():
         return set()
     found, _ = record.heads(results / slug)
+    board = (request.suite.sha256, PROTOCOL)
+    asked = {(one.name, one.source_sha256, *board) for one in request.entrants}
     return {
         (head.entry, head.source_sha256, head.config)
         for head in found
-        if head.suite_sha256 == request.suite.sha256
-        and head.protocol == PROTOCOL
+        if (head.entry, head.source_sha256, head.suite_sha256, head.protocol) in asked
         and weight(head) == VERDICT
+        and record.whole([head])
     }

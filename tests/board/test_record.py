@@ -33,7 +33,7 @@ from harness.problems.shapes import hidden_cases
 from harness.process.sandbox.folders import remove_tree
 from harness.schema import Case, Error, Kind, Result, Slack, Speedup, Status, Telemetry
 from harness.schema.mismatch import Mismatch
-from tests.board.factory import CPU, mismatch, result, run_of, stretch
+from tests.board.factory import CPU, forged, mismatch, of_fields, result, run_of, stretch
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -180,14 +180,6 @@ def test_a_line_made_by_a_stranger_costs_only_itself(
     assert [(line.number, bool(line.reason)) for line in bad] == [(1, True)]
     assert [head.entry for head in heads] == ["yours"]
     assert [r.entry for r in record.load(tmp_path)[0]] == ["yours"]
-
-
-def forged(told: Result, **changes: object) -> str:
-    """A line with a good checksum that says what no harness wrote."""
-    fields = json.loads(record.to_line(told)) | changes
-    del fields["crc32"]
-    body = json.dumps(fields, separators=(",", ":"))[:-1]
-    return f'{body},"crc32":"{zlib.crc32(body.encode()):08x}"}}\n'
 
 
 def samples_of(*calls_ms: float | str, **changes: object) -> list[dict[str, object]]:
@@ -707,3 +699,47 @@ def test_of_a_hidden_row_only_its_own_shape_is_drawn(monkeypatch: pytest.MonkeyP
         with pytest.raises(ValueError, match="no case of fa3, whose hash it has"):
             record.parse(of_fa3(case).encode())
     assert drawn == [f"hidden/64/16/{what}" for what in DRAWS]
+
+
+@pytest.mark.parametrize("key", ["integrity", "speedup", "source_sha256"])
+def test_a_front_that_says_otherwise_than_its_line_is_no_row(tmp_path: Path, key: str) -> None:
+    """Told behind the samples, it is in no front: a history drew an unlocked row without a mark."""
+    (told,) = (r for r in run_of({"mine": 0.9}, configs=("hdim64_seq4k",)) if r.entry == "mine")
+    told = told.model_copy(update={"integrity": "unlocked/2", "source_sha256": "a"})
+    fields = json.loads(record.to_line(told))
+    fields[key] = fields.pop(key)
+    (tmp_path / "x.jsonl").write_text(of_fields(fields))
+    heads, bad = record.heads(tmp_path)
+    assert (len(heads), bad) == (1, [])
+    assert record.whole(heads) == []
+
+
+def test_a_damaged_copy_of_a_line_hides_no_row_beside_others(tmp_path: Path) -> None:
+    """Who was beaten in a run was tied, and a library was not there, by a front in another file."""
+    rows = run_of({"mine": 0.9, "theirs": 0.902})
+    write_all(tmp_path, rows)
+    heads, _ = record.heads(tmp_path)
+    (board,) = leaderboard(record.read(heads)[0]).boards
+    by_name = {row.entry: row for row in board.rows}
+    asked = (by_name["mine"], by_name["theirs"], board.configs)
+
+    def found(heads: list[record.Head]) -> tuple[object, ...]:
+        libraries = query.Libraries(heads)
+        (mine,) = (r for r in rows if (r.entry, r.config) == ("mine", "hdim64_seq4k"))
+        beside = [other.entry for _, other in libraries.newest(mine)]
+        return (query.SharedRuns(heads)(*asked), [r.entry for r in libraries(mine)], beside)
+
+    before = found(heads)
+    late = {"samples": "none", "date": "2099-01-01"}
+    for n, changes in enumerate((late, {"samples": "none"})):
+        lines = (forged(row, **changes) for row in rows)
+        (tmp_path / "nvidia-h200" / f"x{n}.jsonl").write_text("".join(lines))
+    heads, bad = record.heads(tmp_path)
+    assert (len(heads), bad) == (3 * len(rows), [])
+    assert found(heads) == before
+    copies = [head for head in heads if (head.entry, head.config) == ("mine", "hdim64_seq4k")]
+    assert record.last(copies) in rows
+    assert len(copies) == 1, "what is no row is read once"
+    assert record.last([]) is None
+    assert before[0]
+    assert before[1:] == (["sdpa_cudnn"], ["sdpa_cudnn"])

@@ -42,7 +42,7 @@ from harness.measure.stopping import StoppingRule
 from harness.process import process_tree
 from harness.process.project import HOME as ROOT
 from harness.schema import Case, Kind, Machine, Result, Speedup, Status, Suite
-from tests.board.factory import H200, result
+from tests.board.factory import H200, forged, result
 from tests.campaign.units import NULL, SUITE, Watched, conclude, counted, once, request, units
 
 
@@ -375,9 +375,12 @@ def test_a_part_of_the_suite_stays_on_the_same_board() -> None:
 
 
 def test_resume_asks_for_source_suite_protocol_and_a_verdict(tmp_path: Path) -> None:
-    mine = request(["a"])
-    same = {"suite_sha256": SUITE.sha256, "source_sha256": "aa", "protocol": PROTOCOL}
+    names = ["ok", "alone", "failed", "stopped", "older", "elsewhere", "other-gpu", "forged"]
+    mine = request([*names[1:], "changed", "ok"])
+    source = {name: name.encode().hex() for name in names} | {"changed": "aa"}
+    same = {"suite_sha256": SUITE.sha256, "protocol": PROTOCOL}
     for change in (
+        {"entry": "changed"},
         {"entry": "ok", "speedup": Speedup(against="base", value=1.0, low=0.9, high=1.1)},
         {"entry": "alone"},
         {"entry": "failed", "status": Status.INCORRECT},
@@ -386,9 +389,13 @@ def test_resume_asks_for_source_suite_protocol_and_a_verdict(tmp_path: Path) -> 
         {"entry": "elsewhere", "suite_sha256": "0" * 64},
         {"entry": "other-gpu", "machine": H200.model_copy(update={"gpu": "NVIDIA A100"})},
     ):
-        record.append(tmp_path, result(**{**same, **change}))
+        told = {**same, "source_sha256": source[change["entry"]], **change}
+        record.append(tmp_path, result(**told))
+    handed = result("forged", status=Status.INCORRECT, source_sha256=source["forged"], **same)
+    line = forged(handed, samples="none")  # which no board takes
+    (tmp_path / "nvidia-h200" / "handed.jsonl").write_text(line)
     found = recorded_in(tmp_path, mine, "nvidia-h200")
-    assert {asked[:2] for asked in found} == {("ok", "aa"), ("failed", "aa")}
+    assert {asked[0] for asked in found} == {"ok", "failed"}
 
 
 def test_visible_gpus() -> None:

@@ -15,11 +15,11 @@ from harness.board import publish as rank_command
 from harness.board import query, record
 from harness.cli import main
 from harness.cli.commands import list_
-from harness.cli.results import compare, history, show
+from harness.cli.results import compare, explain, history, show
 from harness.errors import UnavailableError, UsageError
 from harness.measure.stats import Interval
 from harness.schema import Kind, Speedup, Status, Stopping
-from tests.board.factory import result, run_of, stretch
+from tests.board.factory import forged, result, run_of, stretch
 
 
 @pytest.fixture
@@ -74,6 +74,27 @@ def test_where_the_newest_verdict_is_no_pass_an_older_time_is_no_answer(
     out, err = capsys.readouterr()
     assert json.loads(out)["a"] == "fast"
     assert err.strip() == said, "a document's reader sees why"
+
+
+@pytest.mark.parametrize("configs", [1, 3])
+def test_a_front_whose_line_is_no_row_is_no_verdict(
+    beside: Path, capsys: pytest.CaptureFixture[str], configs: int
+) -> None:
+    """The board left it out by name; here it made a rival INCORRECT, or took him out altogether."""
+    words = ["fast", "slow", "--fail-on-regression", "1%"]
+    assert call(compare, "compare", beside, *words) == 0
+    honest = capsys.readouterr().out
+    fast = [r for r in record.load(beside)[0] if r.entry == "fast"][:configs]
+    failed = {"status": "INCORRECT", "latency_ms": None, "tflops": None, "speedup": None}
+    told = {"samples": "none", "run": "20261124-d", "date": "2026-11-24", **failed}
+    (beside / "handed.jsonl").write_text("".join(forged(row, **told) for row in fast))
+    for name in ("fast", "fast@20261121-a"):
+        assert call(compare, "compare", beside, name, *words[1:]) == 0
+        assert capsys.readouterr().out.replace(f"{name} ", "fast ").split() == honest.split()
+        assert call(compare, "compare", beside, "slow", name) == 0
+        assert "left out" not in capsys.readouterr().out
+        assert call(explain, "explain", beside, name, "slow") == 0
+        assert "left out" not in capsys.readouterr().out
 
 
 def test_an_older_source_beside_it_is_no_answer(

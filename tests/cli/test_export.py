@@ -27,7 +27,7 @@ from harness.cli.results import verify
 from harness.errors import Exit, UnavailableError, UsageError
 from harness.process.project import HOME
 from harness.schema import Entrant, Kind, Slack, Status
-from tests.board.factory import run_of
+from tests.board.factory import forged, run_of
 
 pytest.importorskip("torch")
 pytest.importorskip("triton")
@@ -759,6 +759,8 @@ def test_its_records_are_those_of_the_rows_shown(tmp_path: Path) -> None:
             machine = line.machine.model_copy(update={"gpu": change.get("gpu", line.gpu)})
             other = line.model_copy(update={**change, "machine": machine, "speedup": None})
             record.append(tmp_path, other)
+    damaged = "".join(forged(line, samples="none") for line in rows)
+    (tmp_path / "nvidia-h200" / "z.jsonl").write_text(damaged)
     heads, _ = record.heads(tmp_path)
     shown = [line.model_copy(update={"speedup": None}) for line in rows]
     found = leaderboard(shown).boards[0]

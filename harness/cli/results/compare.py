@@ -88,7 +88,7 @@ def percent(text: str) -> float:
 
 def run(args: argparse.Namespace) -> int:
     """0 compared; 1, by --fail-on-regression, A is slower or wrong; 2 no such entry; 3 no pair."""
-    heads, _ = query.heads(args)
+    heads, _ = query.heads(args, args.a, args.b, *args.more)
     found = {b: find_pairs(args.a, b, heads) for b in (args.b, *args.more)}
     if args.json:
         documents = [_document(args.a, b, pairs) for b, pairs in found.items()]
@@ -218,9 +218,7 @@ def _passed(heads: list[Head], board: tuple[str, str, int]) -> dict[str, Head]:
 def _on_board(sides: list[dict[str, Head]], among: list[Head]) -> list[Pair]:
     pairs = []
     for config in sorted(sides[0].keys() & sides[1].keys()):
-        found, damaged = query.read([sides[0][config], sides[1][config]], among)
-        if damaged:  # the front of its line was readable, the rest is not
-            continue
+        found, _ = query.read([sides[0][config], sides[1][config]], among)
         a, b = found
         ratio = direct_on(a, b)
         pair = Pair(a, b, ratio, paired=True) if ratio else through_baseline(a, b)

@@ -48,7 +48,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Exit codes as compare's."""
-    heads, _ = query.heads(args)
+    heads, _ = query.heads(args, args.a, args.b)
     pairs = compare.find_pairs(args.a, args.b, heads)
     known = {one.entry: list(resources(args.cache, one)) for one in (pairs[0].a, pairs[0].b)}
     if args.json:

@@ -2,7 +2,7 @@
 
 import argparse
 
-from harness.board import query, record
+from harness.board import query
 from harness.board.history import Point, document, history
 from harness.board.render.text import DOUBT, sanitize, times
 from harness.errors import Exit, typed
@@ -18,11 +18,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Exit code 0, or 2 with the nearest name if there is no such entry."""
-    wanted, _ = query.heads(args)
-    lines = query.of_entry(wanted, args.name)
-    _, bad = record.read(lines)  # of one entry all are read whole, and what is no row left out
-    damaged = {(line.path, line.number) for line in bad}
-    points = history(h for h in lines if (h.path, h.number) not in damaged)
+    wanted, _ = query.heads(args, args.name)
+    points = history(query.of_entry(wanted, args.name))
     if args.json:
         print(dumps({"entry": args.name, "points": document(points)}))
         return Exit.OK

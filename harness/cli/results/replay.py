@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
 
 def find(args: argparse.Namespace) -> Result:
     """The row that RUN, ENTRY and CONFIG name; UsageError with the nearest one otherwise."""
-    mine = query.of_entry(query.heads(args)[0], args.entry)
+    mine = query.of_entry(query.heads(args, args.entry)[0], args.entry)
     meant = query.begun(args.replayed, (h.run for h in mine))
     in_run = [h for h in mine if h.run in meant]
     _must_be(in_run, "run", args.replayed, (h.run for h in mine))
@@ -92,10 +92,7 @@ def find(args: argparse.Namespace) -> Result:
     runs = sorted({h.run for h in chosen})
     if len(runs) > 1:
         raise UsageError(f"run '{args.replayed}' begins {len(runs)} runs", f"one of {runs[-5:]}")
-    results, bad = record.read(chosen[-1:])
-    if bad:
-        raise UnavailableError(str(bad[0]), "python run.py rank names all such lines")
-    return results[0]
+    return record.read(chosen[-1:])[0][0]
 
 
 def mismatch_of(result: Result) -> Mismatch:

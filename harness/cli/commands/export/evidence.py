@@ -122,13 +122,15 @@ def rows_of(entrant: Entrant, found: Leaderboard) -> list[Judged]:
 
 def lines_of(rows: Iterable[Judged], heads: Iterable[record.Head]) -> list[bytes]:
     """The lines of the records behind `rows`, byte for byte: own, baseline's, pace's."""
-    at = {(place(head), head.entry): head for head in heads}
+    at: dict[object, list[record.Head]] = {}
+    for head in heads:
+        at.setdefault((place(head), head.entry), []).append(head)
     lines: dict[bytes, None] = {}
     for _, row in rows:
         for r in row.results:
             against = r.speedup.against if r.speedup else r.entry
             for entry in (r.entry, against, r.slack.pace if r.slack else against):
-                if head := at.get((place(r), entry)):
+                for head in record.whole(at.get((place(r), entry), ()))[-1:]:
                     lines[head.line()] = None
     return list(lines)
 
