@@ -743,3 +743,18 @@ def test_a_damaged_copy_of_a_line_hides_no_row_beside_others(tmp_path: Path) -> 
     assert record.last([]) is None
     assert before[0]
     assert before[1:] == (["sdpa_cudnn"], ["sdpa_cudnn"])
+
+
+def test_a_file_of_bad_lines_is_read_no_further(tmp_path: Path) -> None:
+    """8 KB of a tar, as lines of two bytes each, held every command for minutes."""
+    path = write_all(tmp_path, run_of({"mine": 0.9}))
+    good = path.read_bytes()
+    path.write_bytes(b"x\n" * 99 + good)
+    heads, bad = record.heads(tmp_path)
+    assert (len(heads), len(bad)) == (good.count(b"\n"), 99)
+    (tmp_path / "x.jsonl").write_bytes(b"x\n" * 100_000)
+    again, bad = record.heads(tmp_path)
+    assert (again, len(bad)) == (heads, 99 + 101)
+    assert str(bad[-1]).endswith(
+        "x.jsonl:101: too many bad lines before it; the file is read no further"
+    )
