@@ -23,7 +23,7 @@ from harness import PROTOCOL
 from harness.board import record
 from harness.board.store import Store
 from harness.campaign import child as child_module
-from harness.campaign import node
+from harness.campaign import node, pending_results
 from harness.campaign.campaign import MOST_NOTES, RETRIES, Campaign
 from harness.campaign.executor import Told, gone
 from harness.campaign.local import COMMAND, Local
@@ -215,6 +215,41 @@ def test_a_row_of_a_wrong_clock_is_told_as_one(
     told = record.parse(line.encode()).model_copy(update={"date": date, "entry": entry})
     with pytest.raises(ValueError, match=why):
         account.take(told)
+
+
+def test_a_row_that_no_command_would_read_again_is_not_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A letter that comes as two bytes is written as six: the line ended its file for readers."""
+    monkeypatch.setenv("NULL_UNIT_SUITE", SUITE.sha256)
+    monkeypatch.setattr(pending_results, "MOST_LINE_BYTES", 100_000)
+    (unit,) = units(["mine"])
+    saved: list[Result] = []
+    account, plain = PendingResults(unit, saved.append), json.loads(to_text(unit))
+    assert not account.meet(Machine())
+    rows = [
+        row(plain, each, unit.request.cases[0], "CRASHED") for each in plain["request"]["entrants"]
+    ]
+    base, mine = sorted(map(record.parse, map(str.encode, rows)), key=lambda r: r.entry != "base")
+    long = mine.model_copy(update={"log_tail": "é" * 20_000})
+    assert len(long.model_dump_json().encode()) < 100_000 < len(record.to_line(long))
+    account.take(base)
+    with pytest.raises(ValueError, match="a line of more than 32 MiB"):
+        account.take(long)
+    account.take(base)
+    account.take(mine)
+    assert [(each.entry, each.status) for each in saved] == [
+        ("base", Status.CRASHED),
+        ("mine", Status.CRASHED),
+    ]
+    other = PendingResults(unit, saved.append)
+    assert not other.meet(Machine())
+    other.take(long)
+    other.settle(Status.INTERRUPTED, "stopped")
+    assert {(each.status, each.reason) for each in saved[2:] if each.entry == "mine"} == {
+        (Status.HARNESS_ERROR, "a line of more than 32 MiB"),
+        (Status.INTERRUPTED, "stopped"),
+    }
 
 
 def test_a_unit_that_never_began_stands_under_the_gpu_that_was_asked_for(
