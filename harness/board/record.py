@@ -45,6 +45,7 @@ CRC_MARK = b',"crc32":"'
 #: ,"crc32":"1a2b3c4d"}
 CRC_BYTES = len(CRC_MARK) + 8 + 2
 MOST_BAD = 100  # lines of a file until it is read no further
+MOST_NESTED = 1 << 19  # lists and objects of a line: 80,000 of the longest row, and its texts
 
 
 class LineNotWritten(StorageError):
@@ -277,6 +278,8 @@ def _checked_fields(raw: bytes, before: bytes = b"") -> dict[str, Any]:
     body, checksum = raw[:end], raw[end + len(CRC_MARK) : -2]
     if b"%08x" % zlib.crc32(body) != checksum:
         raise ValueError("the line was changed: its crc32 does not match")
+    if body.count(b"[") + body.count(b"{") > MOST_NESTED:
+        raise ValueError("it has more lists than a row")
     cut = body.find(before) if before and body.startswith(FRONT_START) else -1
     front = body[:cut] if cut > 0 else body
     try:

@@ -102,9 +102,13 @@ _LINES: TypeAdapter[Frozen] = TypeAdapter(Annotated[_ANY, Field(discriminator="o
 def parse_line(label: str, line: bytes | str) -> Told:
     """One line of a child's stdout; of what is none of `SAID` the op is `nonsense`."""
     try:
-        if len(line) > MOST_WORDS and not str(line[:40]).removeprefix("b'").startswith(ROW):
+        text = (line if isinstance(line, str) else line.decode()).strip()
+        if text.startswith(ROW) and text.endswith("}"):  # one text, and nothing behind it
+            fields = {"op": "result", "line": json.loads(text[len(ROW) - 1 : -1])}
+        elif len(text) > MOST_WORDS:
             raise ValueError
-        fields = json.loads(line, object_pairs_hook=each_once)
+        else:
+            fields = json.loads(text, object_pairs_hook=each_once)
         return Told(label, _LINES.validate_python(fields).model_dump())
     except ValidationError as error:
         first = error.errors(include_input=False, include_context=False)[0]

@@ -511,4 +511,21 @@ def test_only_a_row_is_a_long_line() -> None:
     assert told.message["why"].startswith("not JSON: ")
     lists = parse_line("one", json.dumps({"op": "result", "line": [[]] * 40_000}))
     assert lists.message["why"].startswith("not JSON: ")
-    assert parse_line("one", json.dumps({"op": "result", "line": "y" * 100_000})).op == "result"
+    for text in ("y", '"', "\\", "é"):
+        told = {"op": "result", "line": text * 100_000}
+        for line in (json.dumps(told), json.dumps(told, ensure_ascii=False).encode()):
+            assert parse_line("one", line).message == told
+
+
+def test_nothing_is_made_of_what_stands_behind_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It began as one, closed it and went on as lists: 2 s a line, in which nobody is heard."""
+    made: list[object] = []
+    loads = json.loads
+    monkeypatch.setattr(
+        json, "loads", lambda *words, **more: [made.append(loads(*words, **more)), made[-1]][1]
+    )
+    lists = "[[]," * 3 + "0]]]"
+    for begins in ('"', 'y\\\\"', 'y"'):
+        line = '{"op": "result", "line": "' + begins + ', "x": ' + lists + "}"
+        assert parse_line("one", line.encode()).op == "nonsense"
+    assert made == []
