@@ -24,6 +24,7 @@ class Point:
     failed: str
     doubtful: bool = False
     since: str = ""  # what changed since the point before on its board
+    names: tuple[str, ...] = ()  # of its configs
 
 
 def history(heads: Iterable[Head]) -> list[Point]:
@@ -54,6 +55,7 @@ def _point(lines: list[Head]) -> Point:
         configs=len(lines),
         failed="; ".join(f"{h.config}: {h.status.value}" for h in failed),
         doubtful=any(h.speedup and doubtful(h) for h in lines),
+        names=tuple(sorted(h.config for h in lines)),
     )
 
 
@@ -61,7 +63,8 @@ def document(points: Iterable[Point]) -> list[dict[str, object]]:
     """The points as JSON has them."""
     names = ("gpu", "suite", "suite_sha256", "protocol")
     each = ((asdict(point), dict(zip(names, point.board, strict=True))) for point in points)
-    return [{k: v for k, v in fields.items() if k != "board"} | board for fields, board in each]
+    left = ("board", "names")
+    return [{k: v for k, v in fields.items() if k not in left} | board for fields, board in each]
 
 
 def _step(before: Point | None, now: Point) -> str:
@@ -69,7 +72,7 @@ def _step(before: Point | None, now: Point) -> str:
     if before is None or (before.entry, before.board) != (now.entry, now.board):
         return "first"
     parts = ["new source"] if before.source != now.source else []
-    if before.speedup and now.speedup and before.configs == now.configs:
+    if before.speedup and now.speedup and before.names == now.names:
         change = stats.quotient(now.speedup, stats.standard(before.speedup), one_card=False)
         parts += [] if change.holds(1.0) else [words(change)]
     return ", ".join(parts)

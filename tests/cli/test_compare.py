@@ -323,6 +323,20 @@ def test_what_no_board_shows_stands_in_no_history(
     assert [point["run"] for point in json.loads(capsys.readouterr().out)["points"]] == ["r1"]
 
 
+def test_runs_of_other_configs_are_not_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As --resume writes them: one of hdim64 and one of hdim256 were told as a step."""
+    for day, config, ms in ((1, "hdim64_seq4k", 0.8), (2, "hdim256_seq16k", 0.9)):
+        told = {"run": f"r{day}", "date": f"2026-11-0{day}"}
+        for line in run_of({"fast": ms}, configs=(config,), **told):
+            record.append(tmp_path, line)
+    assert call(history, "history", tmp_path, "fast", "--json") == 0
+    points = json.loads(capsys.readouterr().out)["points"]
+    assert [(each["configs"], each["since"]) for each in points] == [(1, "first"), (1, "")]
+    assert "names" not in points[0]
+
+
 def test_show_as_json_is_the_record(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
     call(show, "show", results, "alone", "--json")
     told = json.loads(capsys.readouterr().out)["results"]
