@@ -21,7 +21,6 @@ sys.path.insert(0, str(ROOT))
 
 from harness.board import query, record  # noqa: E402
 from harness.board.history import words  # noqa: E402
-from harness.board.publish import build  # noqa: E402
 from harness.board.rank import Board, Row, direct, doubtful, unfit  # noqa: E402
 from harness.board.render.heat_map import loss_words  # noqa: E402
 from harness.board.render.markdown import code, safe, table  # noqa: E402
@@ -76,7 +75,7 @@ def find(
     results: Path, entry: str, like: Board | None = None, but: Collection[str] = ()
 ) -> tuple[Board, Row] | None:
     """The newest board of a GPU that `entry` stands on by a run that is not in `but`, or the one that equals `like`."""
-    boards, _ = build(results)
+    boards, _ = query.boards_from(*record.heads(results))
     found = [
         (board, row)
         for board in boards.boards

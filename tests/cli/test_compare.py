@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from harness.board import publish as rank_command
 from harness.board import query, record
 from harness.cli import main
 from harness.cli.commands import list_
@@ -386,7 +385,7 @@ def test_the_board_and_compare_agree_on_ties(monkeypatch: pytest.MonkeyPatch) ->
     """
     monkeypatch.setattr(record, "heads", functools.cache(record.heads))  # read once for all pairs
     root = Path(__file__).resolve().parents[2]
-    found, _ = rank_command.build(root / "results")
+    found, _ = query.boards_from(*record.heads(root / "results"))
     looked_at = 0
     for board in found.boards:
         best = {row.rank: row for row in reversed(board.exact)}
