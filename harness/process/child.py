@@ -100,7 +100,7 @@ class Child:
         self.log, self._held = Log(), contextlib.ExitStack()
         if jail:
             self._held.enter_context(locked(jail.cache, os.O_DIRECTORY, fcntl.LOCK_SH))
-        self._paused_ns: dict[int, int] | None = None  # pid → its CPU time when all had stopped
+        self._paused_ns: dict[int, int] | None = None  # pid of theirs → CPU time, all stopped
         self.signalled = threading.RLock()  # who stops it and lets it go on, or needs it running
         self.on_turn = False  # and is stopped by nobody but who ends it
         self._newest = b""  # process of its namespaces then
@@ -152,7 +152,7 @@ class Child:
             self._stop()
             if self.group:  # behind the signal: the first process is in it too
                 self.group.freeze(True)
-            begun, before = time.monotonic(), self._theirs_ns()
+            begun, before = time.monotonic(), usage.cpu_ns(self._theirs())
             while True:
                 time.sleep(0.001)
                 took_s = time.monotonic() - begun
@@ -161,12 +161,12 @@ class Child:
                 if took_s > WAITING_S and not self.group:  # who runs was woken by another's SIGCONT
                     self._stop()
                 if usage.cpu_ns(before) == before or late:  # cheaper than what each thread does
-                    states = {pid: set(usage.states(pid)) for pid in self.pids()}
+                    states = {pid: set(usage.states(pid)) for pid in self._theirs()}
                     if late or not any(each & busy for each in states.values()):
                         break
                     if not self.first:
                         self._signal(signal.SIGSTOP)  # what has been forked meanwhile
-                before = self._theirs_ns()
+                before = usage.cpu_ns(self._theirs())
             # An end is over when it is waited for, which is no running.
             stopped = (pid for pid, each in states.items() if each - usage.ENDED)
             self._paused_ns = usage.cpu_ns(stopped) if self.alive else None
@@ -200,7 +200,8 @@ class Child:
         forked = bool(self._newest) and self._ask_newest() not in {b"", self._newest}
         if not forked and usage.cpu_ns(before) == before:
             return ""  # as nearly always
-        now = usage.cpu_ns(pid for pid in self.pids() if set(usage.states(pid)) - usage.ENDED)
+        theirs = (pid for pid in self._theirs() if set(usage.states(pid)) - usage.ENDED)
+        now = usage.cpu_ns(theirs)
         spent_ms = sum(max(0, now[pid] - before[pid]) for pid in now.keys() & before.keys()) / 1e6
         if spent_ms > STOPPING_MS:
             return f"its processes ran for {spent_ms:.0f} ms although they were stopped"
@@ -208,9 +209,9 @@ class Child:
             return "a process of it began or ended although they were stopped"
         return ""
 
-    def _theirs_ns(self) -> dict[int, int]:
-        """CPU time of each but ours: the first process spends some when it is asked to stop all."""
-        return usage.cpu_ns(self.pids()[self.ours :])
+    def _theirs(self) -> list[int]:
+        """Its pids but ours: the first process spends time whenever it is asked."""
+        return self.pids()[self.ours :]
 
     def _stop(self) -> None:
         frozen = self.group and self._paused_ns is not None  # the first process too: it is silent

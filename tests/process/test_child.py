@@ -294,6 +294,23 @@ def test_what_the_first_process_spends_to_answer_holds_up_no_stop(
     assert time.monotonic() < begun + 5
 
 
+def test_what_the_first_process_spends_to_answer_is_nobody_s_running(
+    burning: Child, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Asked behind some thirty turns of others it had spent 10 ms: an honest entrant was ended."""
+    os.kill(burning.pid, signal.SIGUSR1)
+    while len(burning.pids()) < 2:
+        time.sleep(0.001)
+    burning.ours = 1
+    monkeypatch.setattr(burning, "_asked", lambda word: False)
+    burning.pause()
+    os.kill(burning.pid, signal.SIGCONT)
+    begun_ns = usage.cpu_ns([burning.pid])[burning.pid]
+    while usage.cpu_ns([burning.pid])[burning.pid] < begun_ns + 30e6:
+        assert burning.ran_paused() == ""
+        time.sleep(0.001)
+
+
 def test_an_end_that_is_over_is_no_running(burning: Child) -> None:
     os.kill(burning.pid, signal.SIGUSR1)
     while len(pids := burning.pids()) < 2:
