@@ -97,6 +97,15 @@ def test_what_a_process_holds_is_counted_when_its_first_thread_has_ended(tmp_pat
     assert held.bytes == {tmp_path: MIB}
 
 
+def test_a_folder_that_a_link_leads_to_is_counted(tmp_path: Path) -> None:
+    """As where /home is a link: /proc tells where a file is without any."""
+    (tmp_path / "real" / "cache").mkdir(parents=True)
+    (tmp_path / "home").symlink_to(tmp_path / "real")
+    cache = tmp_path / "home" / "cache"
+    with counted(ENDS_ITS_FIRST_THREAD, cache) as (_, held):
+        assert held.bytes == {cache: MIB}
+
+
 MAPS_WITHOUT_A_FIRST_THREAD = ENDS_ITS_FIRST_THREAD.replace(
     "    memory = b",
     "    import mmap; map = mmap.mmap(-1, 1 << 26); map.write(bytes(1 << 26)); memory = b",

@@ -311,11 +311,12 @@ class Nameless:
         }
         self.shared_bytes = sum(size for path, size in found.values() if path == ANONYMOUS)
         for folder in self.folders:
-            here = folder.stat().st_dev
+            # As /proc tells them, without links on the way.
+            top, here = Path(os.path.realpath(folder)), folder.stat().st_dev
             self.bytes[folder] = sum(
                 size
                 for (device, _), (path, size) in found.items()
-                if device == here and (folder in path.parents or path == FAR_DOWN)
+                if device == here and (top in path.parents or path == FAR_DOWN)
             )
 
 
