@@ -338,6 +338,34 @@ def test_files_without_a_name_count_for_disk_and_memory(
     assert "hides which files it holds open" in found[1]
 
 
+@pytest.mark.parametrize("stopped", [True, False])
+def test_who_makes_a_look_wait_is_looked_at_again_by_our_own_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stopped: bool
+) -> None:
+    """It waited for looks at a stranger's processes, and who was looked at was ended for that."""
+    monkeypatch.setattr(usage, "host_bytes", lambda *_: 0)
+    someone, slow, steps = watched(tmp_path), child(tmp_path), list[object]()
+    made = watch([someone], {})
+    nameless = made.nameless[someone.entrant.name]
+
+    @contextlib.contextmanager
+    def still() -> Iterator[bool]:
+        steps.append("still")
+        yield stopped
+        steps.append("goes on")
+
+    def look(pids: object, anew: bool) -> bool:
+        steps.append(nameless.clock)
+        if nameless.clock is time.monotonic:
+            raise usage.Uncounted
+        return anew
+
+    slow.still = still
+    monkeypatch.setattr(nameless, "look", look)
+    assert made.hoard(someone, slow) is None
+    assert steps == [time.monotonic, "still", time.thread_time, "goes on"]
+
+
 def test_who_would_outlive_the_judge_when_memory_runs_out_is_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -532,22 +532,25 @@ def test_who_makes_a_listing_wait_is_not_counted(
         assert child.stdout
         child.stdout.readline()
         begun_s = time.thread_time()
+        held = usage.Nameless((tmp_path,))
         with pytest.raises(usage.Uncounted):
-            usage.Nameless((tmp_path,)).count([child.pid])
+            held.count([child.pid])
+        assert time.thread_time() - begun_s < 0.3
+        os.kill(child.pid, signal.SIGSTOP)
+        held.clock = time.thread_time
+        held.count([child.pid])
         child.kill()
-    assert time.thread_time() - begun_s < 0.3
 
 
-def test_a_listing_that_waits_for_a_core_of_ours_is_counted(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """As on a busy host: of this thread, or of the one that holds the interpreter's lock."""
-    waited = iter([{"1": 0.0, "2": 5.0}, {"1": 0.1, "2": 8.5}])
-    clock = itertools.count(0.0, 3.0)
-    monkeypatch.setattr(usage, "_ready_s", lambda pids: next(waited))
-    monkeypatch.setattr(usage.time, "monotonic", lambda: next(clock))
+def test_of_who_is_stopped_only_our_own_time_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where looks at others, or a busy host, make ours wait."""
+    wall, ours = itertools.count(0.0, 3.0), itertools.count(0.0, 0.5)
     monkeypatch.setattr(usage, "_links_of", lambda pid, kind: ["/nowhere"])
-    assert list(usage._followed([1], ["fd"])) == [("/nowhere", "/nowhere")]
+    held = usage.Nameless((), clock=lambda: next(wall))
+    with pytest.raises(usage.Uncounted):
+        held.count([1])
+    held.clock = lambda: next(ours)
+    held.count([1])
 
 
 RUNS_WHAT_IT_MAY_NOT_READ = """

@@ -184,18 +184,28 @@ class ResourceWatch(threading.Thread):
         """Memory of the host, as far as it may be above `most`; with `nameless` brought up to date.
 
         Who begins meanwhile may have what one held that has ended: then all are stopped, and looked
-        at again. Raises Uncounted.
+        at again; so is who is looked at for long: it can be our own threads that make us wait.
+        Raises Uncounted.
         """
+        stopped = True
         with contextlib.ExitStack() as stack:
             for again in range(LOOKS):
+                nameless.clock = time.thread_time if again else time.monotonic
+                if again == 1:
+                    stopped = stack.enter_context(child.still())
                 pids = child.pids()
                 theirs = pids[child.ours :]
-                due = nameless.look(theirs, again > 0)
-                if (host := usage.host_bytes(pids, most, nameless)) > most:
-                    nameless.count(theirs)  # shared, it may be less by now
-                    host = usage.host_bytes(pids, most, nameless)
+                try:
+                    due = nameless.look(theirs, again > 0)
+                    if (host := usage.host_bytes(pids, most, nameless)) > most:
+                        nameless.count(theirs)  # shared, it may be less by now
+                        host = usage.host_bytes(pids, most, nameless)
+                except usage.Uncounted:
+                    if again:
+                        raise
+                    continue
                 alone = len(theirs) < 2 or not child.walled  # nobody else stops all at once
                 known = host > most or not due or alone or set(child.pids()) <= set(pids)
-                if known or (not again and not stack.enter_context(child.still())):
+                if known or not stopped:
                     return host
         raise usage.Uncounted

@@ -6,12 +6,13 @@ import itertools
 import os
 import re
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.process.sandbox.folders import LISTED_S, LOOK_AGAIN_BYTES
 
+Clock = Callable[[], float]
 RUNNING, ENDED = frozenset("RD"), frozenset("ZX")  # states of a thread: man 5 proc_pid_stat
 WAITING = frozenset("d")  # D of a thread that is not ending: it stops when it leaves the kernel
 ENDING = 0x4  # PF_EXITING, of a thread's flags
@@ -55,16 +56,11 @@ STARVED_SHARE = 0.25
 
 def starved_s(pids: Iterable[int]) -> float:
     """How long a thread of theirs was ready and had no core, the longest; 0 where nobody counts."""
-    return max(_ready_s(pids).values(), default=0.0)
-
-
-def _ready_s(pids: Iterable[int]) -> dict[str, float]:
-    """The same of each thread, by its place in /proc."""
-    found = {}
+    longest = 0.0
     for place in (f"/proc/{pid}/task/{thread}" for pid in pids for thread in _threads_of(pid)):
         with contextlib.suppress(OSError):  # it has ended, or the kernel keeps no such file
-            found[place] = int(_read(f"{place}/schedstat").split()[1]) / 1e9
-    return found
+            longest = max(longest, int(_read(f"{place}/schedstat").split()[1]) / 1e9)
+    return longest
 
 
 def states(pid: int) -> str:
@@ -214,13 +210,13 @@ def room_bytes(pids: Iterable[int]) -> int:
     return 0
 
 
-def kept(pids: Collection[int]) -> tuple[int, int]:
+def kept(pids: Collection[int], clock: Clock = time.monotonic) -> tuple[int, int]:
     """(bytes, watches): at most what the kernel keeps behind their sockets and files of /proc.
 
     It is nobody's resident memory. Watches: what an interrupt may tell. Raises Uncounted.
     """
-    kinds = ("socket:", "/proc/", EPOLL, *ALARMS)
-    found = [(link, name) for link, name in _followed(pids, ("fd",)) if name.startswith(kinds)]
+    kinds, links = ("socket:", "/proc/", EPOLL, *ALARMS), _followed(pids, clock, ("fd",))
+    found = [(link, name) for link, name in links if name.startswith(kinds)]
     names = [name for _, name in found]
     mappings = sum(name[0] == "/" and name.endswith(MAPPINGS) for name in names)
     listings = sum(LISTING in name for name in names)
@@ -284,12 +280,13 @@ class Nameless:
     shared_bytes: int = 0  # anonymous memory that can be shared, also where no page is mapped
     kept_bytes: int = 0  # memory of the kernel
     watches: int = 0  # of timers and signals that are files
+    clock: Clock = time.monotonic  # thread_time where all are stopped: who waits, waits for us
     _least: tuple[int, ...] = ()
     _counted_s: float = field(default_factory=time.monotonic)  # when that was
 
     def look(self, pids: Collection[int], anew: bool = False) -> bool:
         """Bring all up to date, files if they may have grown, or `anew`: whether; or Uncounted."""
-        self.kept_bytes, self.watches = kept(pids)
+        self.kept_bytes, self.watches = kept(pids, self.clock)
         used = (_numbers("meminfo").get("Shmem", 0) << 10, *map(_used_bytes, self.folders))
         least = self._least or used
         grown = any(now - then >= LOOK_AGAIN_BYTES for now, then in zip(used, least, strict=True))
@@ -305,9 +302,10 @@ class Nameless:
         """Bring the files up to date; raises Uncounted."""
         if os.geteuid() != 0 and any(map(hides_its_files, pids)):
             raise Uncounted
+        links = _followed(pids, self.clock)
         found = {
             (seen.st_dev, seen.st_ino): (path, seen.st_blocks * 512)
-            for path, seen in filter(None, itertools.starmap(_nameless, _followed(pids)))
+            for path, seen in filter(None, itertools.starmap(_nameless, links))
         }
         self.shared_bytes = sum(size for path, size in found.values() if path == ANONYMOUS)
         for folder in self.folders:
@@ -334,7 +332,7 @@ def hides_its_files(pid: int) -> bool:
 
 
 def _followed(
-    pids: Iterable[int], kinds: Sequence[str] = ("exe", "cwd", "map_files", "fd")
+    pids: Iterable[int], clock: Clock, kinds: Sequence[str] = ("exe", "cwd", "map_files", "fd")
 ) -> Iterator[tuple[str, str]]:
     """(link, where it leads) of what they have open, and mapped, which only root may ask, and run.
 
@@ -342,13 +340,9 @@ def _followed(
     Uncounted where there are too many, or to follow them takes too much of our time.
     """
     links = (link for pid in pids for kind in kinds for link in _links_of(pid, kind))
-    begun_s, before = time.monotonic(), _ready_s([os.getpid()])
+    begun_s = clock()
     for number, link in enumerate(links):
-        took_s = time.monotonic() - begun_s
-        if took_s > LISTED_S and number % 256 == 0:  # less what a busy host took
-            now = _ready_s([os.getpid()])
-            took_s -= max((now[at] - before.get(at, now[at]) for at in now), default=0.0)
-        if number >= LINKS or (took_s > LISTED_S and number % 256 == 0):
+        if number >= LINKS or (number % 256 == 0 and clock() - begun_s > LISTED_S):
             raise Uncounted
         try:
             yield link, os.readlink(link)  # noqa: PTH115 - there may be 200,000
