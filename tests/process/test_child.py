@@ -355,15 +355,32 @@ def test_a_process_that_begins_and_ends_between_two_looks_is_found(
         assert burning.ran_paused() == "a process of it began or ended although they were stopped"
 
 
-def test_an_answer_that_came_too_late_answers_no_other_word() -> None:
+@pytest.mark.parametrize("asked_before", [1, 40])
+def test_an_answer_that_came_too_late_answers_no_other_word(
+    monkeypatch: pytest.MonkeyPatch, asked_before: int
+) -> None:
+    """It came behind the next question, or with too many others: all were killed."""
     ours, first = socket.socketpair()
     with ours, first:
-        first.send(b"12345678")  # to NEWEST, of which nobody waits any more
-        with ThreadPoolExecutor(1) as pool:
+        monkeypatch.setattr(namespaces, "ANSWER_S", 0.001)
+        for _ in range(asked_before):
+            assert namespaces.newest(ours) == b""
+        monkeypatch.setattr(namespaces, "ANSWER_S", 20.0)
+        with ThreadPoolExecutor(2) as pool:
             asked = pool.submit(namespaces.ask, ours, namespaces.GO)
-            assert first.recv(1) == namespaces.GO
-            first.send(namespaces.DONE)
+            words = [_answered(first) for _ in range(asked_before + 1)]
             assert asked.result(timeout=5)
+            assert words == [namespaces.NEWEST] * asked_before + [namespaces.GO]
+            told = pool.submit(namespaces.newest, ours)
+            _answered(first)
+            assert told.result(timeout=5) == b"12345678"
+
+
+def _answered(first: socket.socket) -> bytes:
+    """The word that the first process was told, and has answered."""
+    said = first.recv(1 + namespaces.MARK_BYTES)
+    first.send(said[1:] + b"12345678")
+    return said[:1]
 
 
 def test_whose_first_process_is_silent_is_ended(
@@ -398,7 +415,7 @@ def test_the_first_process_tells_of_one_that_has_ended() -> None:
         os.kill(first, signal.SIGKILL)
         os.waitpid(first, 0)
         ours.close()
-    assert len(before) == len(after) == namespaces.NEWEST_BYTES
+    assert len(before) == len(after) == namespaces.TOLD_BYTES
     assert before != after
     assert namespaces.newest(ours) == b""
 

@@ -27,9 +27,10 @@ NEW_MOUNTS, NEW_CGROUP, NEW_UTS, NEW_IPC = 0x20000, 0x2000000, 0x4000000, 0x8000
 NEW_USER, NEW_PID, NEW_NET = 0x10000000, 0x20000000, 0x40000000
 ALL_BUT_USER = NEW_MOUNTS | NEW_CGROUP | NEW_UTS | NEW_IPC | NEW_PID | NEW_NET
 FIRST_NAME = "attn-first"
-STOP, GO, DONE = b"s", b"g", b"d"  # of the line to the first process, and its answer
-NEWEST, NEWEST_BYTES = b"n", 8  # asks for the newest process, and how long the answer is
-ANSWER_S = 2.0  # at most
+STOP, GO, NEWEST = b"s", b"g", b"n"  # words to the first process; the last: which began last
+#: Of a question a mark stands behind the word; an answer begins with it and tells as many bytes.
+MARK_BYTES, TOLD_BYTES = 7, 8
+ANSWER_S = 20.0  # at most: while all load on a busy host it waits for a core like others
 BY_SIGNAL = 128  # a code above it: the second process was killed by that signal
 #: No account has these ids: systemd's table of ranges calls 1879048192 to 2147483647 unused.
 FIRST_USER, USERS = 0x7000_0000, 0x0FFF_FFFF
@@ -132,44 +133,44 @@ def _serve(second: int, line: int | None) -> int:
         if told in ready:
             os.read(told, 4096)
         if line in ready:
-            if not (word := os.read(line, 1)):
+            if not (asked := os.read(line, 1 + MARK_BYTES)):
                 line = None  # nobody stops us any more
                 continue
+            word, mark = asked[:1], asked[1:]
             if word == NEWEST:
-                os.write(line, _newest())
+                os.write(line, mark + _newest())
                 continue
             everybody = -1  # but this process: all of the namespace, and no fork gets away
             with contextlib.suppress(ProcessLookupError):
                 os.kill(everybody, signal.SIGSTOP if word == STOP else signal.SIGCONT)
-            os.write(line, DONE)
+            os.write(line, mark + bytes(TOLD_BYTES))
 
 
 def ask(line: socket.socket, word: bytes) -> bool:
     """Have the first process STOP the others or let them GO; False if it does not answer."""
-    return _answer(line, word, len(DONE)) == DONE
+    return _answer(line, word) != b""
 
 
 def newest(line: socket.socket) -> bytes:
     """The number of the last process or thread in there, ended or not; b"" if it is silent."""
-    return _answer(line, NEWEST, NEWEST_BYTES)
+    return _answer(line, NEWEST)
 
 
-def _answer(line: socket.socket, word: bytes, most_bytes: int) -> bytes:
-    try:
-        line.setblocking(False)
-        with contextlib.suppress(BlockingIOError):
-            line.recv(64)  # what came too late answers no other word
+def _answer(line: socket.socket, word: bytes) -> bytes:
+    mark = os.urandom(MARK_BYTES)
+    with contextlib.suppress(OSError):
         line.settimeout(ANSWER_S)
-        line.sendall(word)
-        return line.recv(most_bytes, socket.MSG_WAITALL)
-    except OSError:
-        return b""
+        line.sendall(word + mark)
+        while told := line.recv(MARK_BYTES + TOLD_BYTES):
+            if told.startswith(mark):  # else it came too late, to another word
+                return told[MARK_BYTES:]
+    return b""
 
 
 def _newest() -> bytes:
     """Of this process's namespace: the last word of loadavg (man 5 proc)."""
     word = Path("/proc/loadavg").read_text(encoding="ascii").split()[-1]
-    return int(word).to_bytes(NEWEST_BYTES, "little")
+    return int(word).to_bytes(TOLD_BYTES, "little")
 
 
 def refusal(uid: int | None, contents: Callable[[], private_root.Contents]) -> str:
