@@ -117,13 +117,14 @@ def _burst(
             kernels_s = state.limits.burst_s if timeout_s > state.limits.burst_s else None
             reply = state.judge.burst(worker.label, timeout_s, overdue, options, kernels_s)
         goes_on = worker.goes_on(reply)
+        locks = goes_on and not options.profile  # and needs a core to answer the lock in time
+        rest = state.quiet.hold(worker) if locks else Rest()
     if not goes_on:
         reply = reap(state, worker, reply)
         return None if reply.status is Status.PASSED else reply
     if options.profile:
         worker.child.pause()  # the driver locks no process with a profiler; all clocks have ended
         return reply
-    rest = state.quiet.hold(worker)
     if rest.fault:
         return reap(state, worker, left_running(rest))
     state.clean_up()

@@ -218,7 +218,11 @@ def test_nobody_who_loads_burns_in_the_turn_of_another() -> None:
         assert not base.pause.called, "our own goes on"
         return GOOD
 
-    state.judge.burst.side_effect = burst
+    def hold(*_: object) -> Rest:
+        assert not b.resume.called, "without a core it would answer the lock too late"
+        return Rest()
+
+    state.judge.burst.side_effect, state.quiet.hold.side_effect = burst, hold
     assert run_burst(state, "a", QUESTION, 1)
     assert b.resume.called
 
