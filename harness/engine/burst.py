@@ -246,7 +246,8 @@ def _attached(state: State, worker: WorkerProcess) -> bool:
     failure = attach()
     first = worker.starts <= 1 and worker.entrant.kind is Kind.SUBMISSION
     late = failure and failure.status is Status.TIMED_OUT
-    lacked = late and usage.starved_s(worker.pids()) > usage.STARVED_SHARE * import_s
+    waited_s = usage.starved_s(worker.pids()) + worker.child.held_s if late else 0.0
+    lacked = waited_s > usage.STARVED_SHARE * import_s
     full = failure and failure.status is Status.OUT_OF_MEMORY and not worker.ended_for
     if (lacked or full) and state.loads_again:
         # once more, while all others that load, and had taken time or memory, are stopped

@@ -103,6 +103,7 @@ class Child:
         self._paused_ns: dict[int, int] | None = None  # pid of theirs → CPU time, all stopped
         self.signalled = threading.RLock()  # who stops it and lets it go on, or needs it running
         self.on_turn = False  # and is stopped by nobody but who ends it
+        self.held_s = 0.0  # so long it was stopped for looks at it, and not behind a turn
         self._newest = b""  # process of its namespaces then
         self._one = threading.Lock()  # who signals it, looks at it, or waits for it
         self._code: int | None = None
@@ -180,11 +181,15 @@ class Child:
                 stack.callback(self.signalled.release)
             if stopped := got and not self.on_turn:
                 if self._paused_ns is None:
+                    stack.callback(self._held_since, time.monotonic())
                     stack.callback(self.resume)
                     self._stop()
             else:
                 stack.close()  # whoever locks it behind its turn waits for nobody's count
             yield stopped
+
+    def _held_since(self, then_s: float) -> None:
+        self.held_s += time.monotonic() - then_s
 
     def ran_paused(self) -> str:
         """What it did although it is paused, in words; empty if it did not run, or is not paused.

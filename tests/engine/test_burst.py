@@ -153,20 +153,21 @@ FULL = BurstReport(status=Status.OUT_OF_MEMORY, message="CUDA error: out of memo
 
 
 @pytest.mark.parametrize(
-    ("late", "starved_s", "by", "loaded"),
+    ("late", "lost_s", "by", "loaded"),
     [
-        (LATE, 100.0, None, True),
-        (LATE, 1.0, None, False),
-        (FULL, 0.0, None, True),  # a rival had it all for a moment, between two looks
-        (FULL, 0.0, (Status.OUT_OF_MEMORY, "GPU memory 98.6 GiB, allowed 6"), False),
+        (LATE, (100.0, 0.0), None, True),
+        (LATE, (1.0, 100.0), None, True),  # our own looks had stopped it
+        (LATE, (1.0, 1.0), None, False),
+        (FULL, (0.0, 0.0), None, True),  # a rival had it all for a moment, between two looks
+        (FULL, (0.0, 0.0), (Status.OUT_OF_MEMORY, "GPU memory 98.6 GiB, allowed 6"), False),
     ],
 )
 def test_who_loads_while_another_takes_all_cores_or_memory_loads_again_alone(
-    late: BurstReport, starved_s: float, by: tuple[Status, str] | None, loaded: bool
+    late: BurstReport, lost_s: tuple[float, float], by: tuple[Status, str] | None, loaded: bool
 ) -> None:
     state = bench("a", "b", "base")
     a, b, base = (state.workers[name] for name in ("a", "b", "base"))
-    a.ended_for = by
+    a.ended_for, (starved_s, a.child.held_s) = by, lost_s
     a.attached = False
     b.attached = False
     state.suite = SimpleNamespace(cases=[CASE])

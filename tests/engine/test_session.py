@@ -173,7 +173,7 @@ def test_who_was_starved_by_another_builder_builds_again_alone(
         time.sleep(0.1)
         return answer
 
-    monkeypatch.setattr(worker_process, "Child", MagicMock())
+    monkeypatch.setattr(worker_process, "Child", MagicMock(return_value=MagicMock(held_s=1.0)))
     monkeypatch.setattr(usage, "starved_s", lambda pids: starved_s)
     for name in ("preflight", "start_all"):
         monkeypatch.setattr(session, name, lambda *_: None)

@@ -567,6 +567,21 @@ print(open_before, readable())
     assert python(code).stdout.split() == ["1", "0"]
 
 
+def test_how_long_looks_at_it_stopped_it_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    child = Child.__new__(Child)
+    child.signalled, child._paused_ns, child.on_turn = threading.RLock(), None, False
+    child.held_s = 1.0
+    for name in ("_stop", "resume"):
+        monkeypatch.setattr(Child, name, lambda _: None)
+    with child.still():
+        time.sleep(0.01)
+    assert (held_s := child.held_s) >= 1.01
+    child._paused_ns = {}
+    with child.still():
+        time.sleep(0.01)
+    assert child.held_s == held_s, "it was stopped anyway"
+
+
 def test_who_is_needed_running_is_neither_stopped_nor_waited_for() -> None:
     """Locks of a GPU took 27 s, in which nobody counted what its processes took."""
     child = Child.__new__(Child)

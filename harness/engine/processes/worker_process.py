@@ -154,7 +154,7 @@ class WorkerProcess:
             reply = hear_builder(builder.line, limits)
             took_s = time.monotonic() - began  # by our clock: the other one is the submission's
         except wire.PeerSilent as cause:
-            waited_s = usage.starved_s(builder.pids())
+            waited_s = usage.starved_s(builder.pids()) + builder.held_s
             self.build_starved = waited_s > usage.STARVED_SHARE * limits.build_s
             return Status.TIMED_OUT, f"build: {cause}", limits.build_s
         except wire.PeerClosed:
