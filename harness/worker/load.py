@@ -13,6 +13,8 @@ from harness.schema import Manifest, Status
 COMPILER_WORDS: tuple[str, ...] = ("compilationerror", "compileerror", "nvrtc", "ptxas", "ninja")
 COMPILER_WORDS += ("error building extension",)
 MEMORY_WORDS = ("outofmemory", "out of memory", "memoryerror")
+#: Of a launch behind an allocation for which a full GPU made torch free its own first (2.11).
+ODD_WORDS, FULL = "cuda error: invalid argument", 0.05
 
 
 class LoadError(Exception):
@@ -66,7 +68,7 @@ def classify(cause: BaseException, importing: bool) -> Status:
     if isinstance(named, str) and named in Status.__members__:
         return Status(named)
     text = f"{type(cause).__name__} {cause}".lower()
-    if any(word in text for word in MEMORY_WORDS):
+    if any(word in text for word in MEMORY_WORDS) or (ODD_WORDS in text and _gpu_is_full()):
         return Status.OUT_OF_MEMORY
     if any(word in text for word in COMPILER_WORDS):
         return Status.COMPILE_ERROR
@@ -75,6 +77,12 @@ def classify(cause: BaseException, importing: bool) -> Status:
     if isinstance(cause, NotImplementedError):
         return Status.UNSUPPORTED
     return Status.IMPORT_ERROR if importing else Status.CRASHED
+
+
+def _gpu_is_full() -> bool:
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    free, whole = cuda.mem_get_info() if cuda and cuda.is_available() else (1, 1)
+    return bool(free < FULL * whole)
 
 
 def describe(cause: BaseException, folder: Path) -> str:

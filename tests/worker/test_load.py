@@ -35,6 +35,17 @@ def test_only_who_says_so_on_purpose_is_unsupported(cause: Exception, status: St
     assert classify(cause, importing=False) is status
 
 
+@pytest.mark.parametrize(("free", "status"), [(2, Status.OUT_OF_MEMORY), (20, Status.CRASHED)])
+def test_an_odd_error_on_a_full_gpu_is_of_memory(
+    free: int, status: Status, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of entrants whose caches filled 80 GB, one launch in forty ended so on one H100."""
+    cuda = SimpleNamespace(is_available=lambda: True, mem_get_info=lambda: (free, 80))
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
+    cause = RuntimeError("CUDA error: invalid argument")
+    assert classify(cause, importing=False) is status
+
+
 def module(**names: Any) -> ModuleType:
     made = ModuleType("submission")
     vars(made).update(names)

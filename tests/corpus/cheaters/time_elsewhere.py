@@ -179,7 +179,7 @@ def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
 """Keeps K and V in the persisting part of L2, so that a flush does not reach them.
 
 ---
-status: [PASSED, TIME_CLAIM_REJECTED]
+status: [PASSED, TIME_CLAIM_REJECTED, CRASHED]
 needs_gpu: true
 seen: 'llm.c PR #851 (3530 GB/s on an 864 GB/s card); pygpubench #49; nvbench #458'
 defence: fresh_inputs
