@@ -492,6 +492,12 @@ def test_nothing_is_read_through_a_link_out_of_a_folder(
     assert "hunter2" not in said
 
 
+def test_what_the_system_makes_up_is_empty(tmp_path: Path) -> None:
+    """A read of /proc/kmsg waits, or gives nothing yet, and takes a line from syslog."""
+    (tmp_path / "link").symlink_to("/proc/self/status")
+    assert source_files.read_file(tmp_path / "link", 1 << 20) == b""
+
+
 def test_a_link_out_of_the_folder(tmp_path: Path) -> None:
     folder = make(tmp_path)
     (folder / "secret").symlink_to("/etc/hostname")
