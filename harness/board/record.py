@@ -31,7 +31,7 @@ from pydantic import ConfigDict, ValidationError
 from harness.catalog.suites import is_asked
 from harness.errors import StorageError
 from harness.problems import PROBLEMS
-from harness.process.sandbox.folders import files_below
+from harness.process.sandbox.folders import files_below, plain
 from harness.process.text import dumps, each_once, plain_text, shown
 from harness.schema import MOST_LINE_BYTES, Front, Kind, Result, Slack, Status, is_hidden
 
@@ -80,7 +80,7 @@ class Head(Front):
 
     def line(self) -> bytes:
         """All of it, as it stands in the file."""
-        with self.path.open("rb") as file:
+        with open(self.path, "rb", opener=plain) as file:
             file.seek(self.offset)
             return file.readline(MOST_LINE_BYTES).strip()  # as `lines` reads it
 
@@ -247,12 +247,12 @@ def read_chosen(
 
 def lines(path: Path, bad: list[BadLine]) -> Iterator[tuple[int, int, bytes]]:
     """Number, offset and text of each that is not blank, up to one too long, or MOST_BAD bad."""
-    if not os.path.isfile(path):
-        bad.append(BadLine(path, 0, "a folder, a device or a link to nothing, not a file"))
+    if os.path.islink(path) or not os.path.isfile(path):
+        bad.append(BadLine(path, 0, "a folder, a device or a link, not a file"))
         return
     offset, before = 0, len(bad)
     try:
-        with path.open("rb") as file:
+        with open(path, "rb", opener=plain) as file:
             ends = iter(partial(file.readline, MOST_LINE_BYTES + 1), b"")
             for number, raw in enumerate(ends, start=1):
                 many = "too many bad lines before it" if len(bad) - before >= MOST_BAD else ""

@@ -9,7 +9,6 @@ Every node needs this checkout and its environment at the same path.
 """
 
 import contextlib
-import os
 import secrets
 import sys
 import time
@@ -22,6 +21,7 @@ from harness.campaign.executor import ENDLESS, MODULE, Told, gone, package, pars
 from harness.campaign.unit import Unit, to_text
 from harness.errors import UsageError
 from harness.process.project import HOME
+from harness.process.sandbox.folders import plain
 from harness.schema import MOST_LINE_BYTES
 
 ARRAY = 500  # units in flight when nobody says how many GPUs; sites allow 1001 by default
@@ -136,7 +136,7 @@ class Slurm:
 
     def _read(self, job: _Job) -> list[Told]:
         try:
-            with open(job.events, "rb", opener=_open) as file:
+            with open(job.events, "rb", opener=plain) as file:  # nodes may not read all that we may
                 file.seek(job.offset)
                 data = file.read(READ_BYTES)  # others wait
                 data += b"" if b"\n" in data else file.read(MOST_LINE_BYTES - len(data))
@@ -173,11 +173,6 @@ class Slurm:
                         file.unlink()
         self._asked = time.monotonic()
         return said
-
-
-def _open(path: str, flags: int) -> int:
-    """A FIFO holds nobody up, a link would lead to what nodes may not read."""
-    return os.open(path, flags | os.O_NONBLOCK | os.O_NOFOLLOW)
 
 
 def sbatch_options(options: Sequence[str]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import given
@@ -307,17 +308,27 @@ def test_many_lines_that_are_no_rows_are_read_once_each(
     assert len(parsed) < 3 * len(heads)
 
 
-@pytest.mark.parametrize("kind", ["folder", "fifo", "dangling", "loop", "unreadable"])
+@pytest.mark.parametrize("kind", ["folder", "fifo", "dangling", "loop", "mem", "twice", "late"])
 def test_what_is_no_file_is_left_out(tmp_path: Path, kind: str) -> None:
+    """`late`: its reader waits for the kernel's next word. `twice`: a row is read once."""
     write_all(tmp_path, [result()])
     path = tmp_path / "nvidia-h200" / "x.jsonl"
     make = {"folder": path.mkdir, "fifo": lambda: os.mkfifo(path)}
-    links = {"loop": path.name, "unreadable": "/proc/self/mem"}
+    links = {"loop": path.name, "mem": "/proc/self/mem", "late": "/proc/kmsg"}
+    links |= {"twice": next(path.parent.iterdir()).name}
     make.get(kind, lambda: path.symlink_to(links.get(kind, "nowhere")))()
     heads, bad = record.heads(tmp_path)
     assert (len(heads), len(record.load(tmp_path)[0])) == (1, 1)
-    why = "cannot be read" if kind == "unreadable" else "a folder"
-    assert [str(line).startswith(f"{path}: {why}") for line in bad] == [True]
+    assert [str(line).startswith(f"{path}: a folder") for line in bad] == [True]
+
+
+def test_a_file_that_the_system_does_not_open_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_all(tmp_path, [result()])
+    monkeypatch.setattr(record, "plain", mock.Mock(side_effect=PermissionError(13, "denied")))
+    heads, bad = record.heads(tmp_path)
+    assert (heads, [line.reason for line in bad]) == ([], ["cannot be read: denied"])
 
 
 def test_a_time_on_a_failed_line_is_refused(tmp_path: Path) -> None:

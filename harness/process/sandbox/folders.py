@@ -86,6 +86,11 @@ def files_below(tops: Iterable[Path], suffix: str) -> Iterator[os.DirEntry[str]]
                     yield one
 
 
+def plain(path: str, flags: int) -> int:
+    """For `open`, where strangers' files lie: no link is followed, and nothing is waited for."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY)
+
+
 @dataclass
 class Disk:
     """One folder that an entrant writes to, counted again when its disk has filled up, or later."""
