@@ -322,6 +322,13 @@ def test_what_is_no_file_is_left_out(tmp_path: Path, kind: str) -> None:
     assert [str(line).startswith(f"{path}: a folder") for line in bad] == [True]
 
 
+def test_a_file_of_two_names_is_read_once(tmp_path: Path) -> None:
+    """A tar of 231 KB has 10,000 hard links to one file of 231 rows."""
+    first = write_all(tmp_path, [result()])
+    (tmp_path / "z.jsonl").hardlink_to(first)
+    assert [head.path for head in record.heads(tmp_path)[0]] == [first]
+
+
 def test_a_file_that_the_system_does_not_open_is_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
