@@ -6,6 +6,7 @@ results/cpu/leaderboard.md, which git ignores. Records elsewhere (--results DIR)
 there: the committed one stays as it is. A board that is named with --board holds everything.
 """
 
+import errno
 import os
 import re
 import sys
@@ -21,6 +22,7 @@ from harness.board.render import markdown, page, picture
 from harness.catalog.source_files import read_file
 from harness.errors import StorageError, SubmissionError
 from harness.process.project import base, is_project, layers
+from harness.process.sandbox.folders import is_own
 from harness.process.text import plain_text
 from harness.schema import Machine
 
@@ -43,6 +45,11 @@ class BoardFile:
         folder = self.board.resolve().parent
         root = self.root.resolve()
         return "../" * (len(folder.relative_to(root).parts) if folder.is_relative_to(root) else 0)
+
+    def top_of(self, path: Path) -> Path | None:
+        """Of a file of this board, the folder that holds all; None for what a person named."""
+        top = self.board.parent.parent if self.cpu else self.board.parent
+        return None if self.cpu is None and path == self.board else top
 
     def holds(self, head: record.Head) -> bool:
         """Whether this line is shown there."""
@@ -70,7 +77,7 @@ def rebuild(
             continue
         shown, bad, files = publish(results_dir, replace(place, documents=False))
         for path, text in files.items():
-            write(path, text)
+            write(path, text, place.top_of(path))
         yield place.board, shown, bad
 
 
@@ -149,14 +156,17 @@ def _notes(root: Path, board: Leaderboard, fresh: Mapping[Path, str]) -> dict[st
     return found
 
 
-def write(path: Path, content: str) -> None:
+def write(path: Path, content: str, top: Path | None = None) -> None:
     """Replace the file as a whole: a reader sees the old board or the new one.
 
-    What is no file of its own (a link, a device, a pipe) is written to and stays what it is.
+    Below `top` no link is followed, and whatever lies at `path` is replaced. Without one a person
+    named `path`: if it is a link, a device or a pipe, it is written to and stays what it is.
     """
     fresh: Path | None = None
     try:
-        if path.is_symlink() or (path.exists() and not os.path.isfile(path)):  # /dev/stdout, a pipe
+        if top and not is_own(path.parent, top):
+            raise OSError(errno.ELOOP, f"a link leads there from {top}")
+        if not top and (path.is_symlink() or (path.exists() and not os.path.isfile(path))):
             with path.open("w", encoding="utf-8", newline="\n") as file:
                 file.write(content)
             return

@@ -76,7 +76,7 @@ def documents(root: Path, leaderboard: Leaderboard) -> tuple[dict[Path, str], li
             continue
         try:
             if text := _quoting(path, root, MOST_PAGE_BYTES if own else MOST_BYTES):
-                found[path] = filled(text, leaderboard, path, root / "configs")
+                found[path.resolve()] = filled(text, leaderboard, path, root / "configs")
         except UsageError as error:
             if own and text:
                 raise

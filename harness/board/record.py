@@ -16,6 +16,7 @@ The checksum finds accidents. It proves nothing about who wrote the line.
 """
 
 import contextlib
+import errno
 import json
 import os
 import re
@@ -32,7 +33,7 @@ from pydantic import ConfigDict, ValidationError
 from harness.catalog.suites import is_asked
 from harness.errors import StorageError
 from harness.problems import PROBLEMS
-from harness.process.sandbox.folders import files_below, plain
+from harness.process.sandbox.folders import files_below, is_own, plain
 from harness.process.text import dumps, each_once, plain_text, shown
 from harness.schema import MOST_LINE_BYTES, Front, Kind, Result, Slack, Status, is_hidden
 
@@ -133,6 +134,8 @@ def append(results_dir: Path, result: Result, *more: Result) -> Path:
     path = folder / file_name(result.date, result.suite, result.run)
     line = "\n".join(map(to_line, (result, *more)))
     try:
+        if not is_own(folder, results_dir):
+            raise OSError(errno.ELOOP, "its folder is a link, where no record would be read")
         folder.mkdir(parents=True, exist_ok=True)
         _write(path, line.encode() + b"\n")
     except OSError as error:
@@ -143,7 +146,7 @@ def append(results_dir: Path, result: Result, *more: Result) -> Path:
 
 
 def _write(path: Path, data: bytes) -> None:
-    fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+    fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o644)
     try:
         size = os.fstat(fd).st_size
         if size and os.pread(fd, 1, size - 1) != b"\n":

@@ -13,6 +13,7 @@ from harness.campaign.unit import Asked, plan_units
 from harness.catalog.request import Request
 from harness.errors import HarnessError, UsageError
 from harness.process.sandbox import readable
+from harness.process.sandbox.folders import is_own
 from harness.schema import Machine, Result
 
 REMOTE = ("ray", "slurm")
@@ -108,7 +109,7 @@ def run_campaign(
 
 def recorded_in(results: Path, request: Request, slug: str) -> set[Asked]:
     """What stands recorded with a verdict, for this suite and protocol on this kind of machine."""
-    if not (results / slug).is_dir():
+    if not is_own(results / slug, results):
         return set()
     found, _ = record.heads(results / slug)
     board = (request.suite.sha256, PROTOCOL)

@@ -323,6 +323,7 @@ def test_what_is_no_text_of_the_project_stays_as_it_is(tmp_path: Path) -> None:
     (root / "good.md").write_bytes(asks + b"\r\n")
     (root / "quotes_nothing.md").write_bytes(b"caf\xe9")
     (root / "latin.md").write_bytes(b"caf\xe9 " + asks)
+    (root / "link.md").symlink_to("good.md")
     (root / "dangling.md").symlink_to("nowhere")
     (root / "endless.md").symlink_to("/dev/zero")
     (root / "folder.md").mkdir()

@@ -402,6 +402,17 @@ def test_all_of_a_request_travels() -> None:
     assert isinstance(there, Request)
 
 
+def test_what_lies_behind_a_link_is_not_recorded(tmp_path: Path) -> None:
+    """No board has it."""
+    mine = request(["a"])
+    of_a = {"entry": "a", "source_sha256": mine.entrants[0].source_sha256}
+    asked = {"suite_sha256": SUITE.sha256, "protocol": PROTOCOL}
+    record.append(tmp_path, result(**of_a, **asked, status=Status.INCORRECT))
+    (tmp_path / "link").symlink_to("nvidia-h200")
+    found = [recorded_in(tmp_path, mine, slug) for slug in ("nvidia-h200", "link")]
+    assert list(map(len, found)) == [1, 0]
+
+
 def test_a_part_of_the_suite_stays_on_the_same_board() -> None:
     (unit,) = units(["a"])
     part = dataclasses.replace(unit.request, cases=("two",))

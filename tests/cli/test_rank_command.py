@@ -121,6 +121,38 @@ def test_what_is_no_file_is_written_to_and_never_replaced(tmp_path: Path) -> Non
     assert (tmp_path / "file").read_text() == "a board\n"
 
 
+def test_no_link_in_a_folder_of_records_is_written_through(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What a tar or a git tree carries replaced any file of who ranked it."""
+    mine, handed = tmp_path / "mine", tmp_path / "handed"
+    mine.write_text("a file of the reader's")
+    record.append(handed, *run_of({"mine": 0.9}))
+    words = ["rank", "--results", str(tmp_path / "link")]  # which a person named
+    (tmp_path / "link").symlink_to(handed)
+    for name in ("leaderboard.md", "leaderboard.html"):
+        (handed / name).symlink_to(mine)
+    assert command.run(main.parse_args([*words, "--check"])) == 1
+    assert "reader's" not in "".join(capsys.readouterr())
+    assert command.run(main.parse_args(words)) == 0
+    assert command.run(main.parse_args([*words, "--check"])) == 0
+    (handed / "leaderboard.md").unlink()
+    os.mkfifo(handed / "leaderboard.md")
+    assert command.run(main.parse_args([*words, "--check"])) == 1
+    assert command.run(main.parse_args(words)) == 0
+    (tmp_path / "away").mkdir()
+    (handed / "docs").rename(handed / "was")
+    (handed / "docs").symlink_to(tmp_path / "away")
+    (handed / "cpu").symlink_to("../away")
+    for ask in (words, [*words, "--board", str(handed / "named.md")]):
+        with pytest.raises(StorageError, match=r"docs/.*: cannot write .*: a link leads"):
+            command.run(main.parse_args(ask))
+    with pytest.raises(record.LineNotWritten, match="its folder is a link"):
+        record.append(handed, result(gpu="cpu", machine=CPU))
+    assert mine.read_text() == "a file of the reader's"
+    assert not list((tmp_path / "away").iterdir())
+
+
 def test_records_of_a_cpu_alone_write_no_empty_board(tmp_path: Path) -> None:
     record.append(tmp_path, result(gpu="cpu", machine=CPU))
     command.run(main.parse_args(["rank", "--results", str(tmp_path)]))

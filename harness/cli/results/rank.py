@@ -14,9 +14,11 @@ from harness.catalog.source_files import home_of, read_file
 from harness.catalog.yaml_model import MOST_BYTES
 from harness.errors import Exit, SubmissionError, UsageError, typed
 from harness.process.project import results
+from harness.process.sandbox.folders import is_own
 from harness.process.text import dumps
 
 OWNED = re.compile(rb"^owners:", re.MULTILINE)
+MOST_BOARD_BYTES = 64 << 20
 MOST_SAID = 1 << 16  # characters of a line that names files
 
 
@@ -59,10 +61,10 @@ def run(args: argparse.Namespace) -> int:
         if args.check:
             page = place.board.with_suffix(".html")  # carries NOTES.md too; rebuilt, never compared
             held = {p: text for p, text in files.items() if p != page and not _of_somebody(p)}
-            code = max(code, *(_check(p, text) for p, text in held.items()))
+            code = max(code, *(_check(p, place.top_of(p), text) for p, text in held.items()))
             continue
         for path, text in files.items():
-            publish.write(path, text)
+            publish.write(path, text, place.top_of(path))
         written = True
         rows = sum(len(one.rows) for one in board.boards)
         said = f"{', '.join(map(str, files))}: {len(board.boards)} boards, {rows} rows"
@@ -95,8 +97,11 @@ def _of_somebody(path: Path) -> bool:
     return False
 
 
-def _check(path: Path, rebuilt: str) -> int:
-    old = path.read_text(encoding="utf-8") if path.exists() else ""
+def _check(path: Path, top: Path | None, rebuilt: str) -> int:
+    old = ""
+    with contextlib.suppress(SubmissionError):  # no file of its own is replaced
+        if top is None or is_own(path, top):
+            old = read_file(path, MOST_BOARD_BYTES).decode(errors="replace")
     if old == rebuilt:
         print(sanitize(f"{path}: current", MOST_SAID))
         return Exit.OK

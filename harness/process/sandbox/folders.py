@@ -91,6 +91,11 @@ def plain(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY)
 
 
+def is_own(path: Path, top: Path) -> bool:
+    """Whether no link lies at `path`, nor on the way there from `top`, which may be one itself."""
+    return Path(os.path.realpath(path)) == Path(os.path.realpath(top)) / path.relative_to(top)
+
+
 @dataclass
 class Disk:
     """One folder that an entrant writes to, counted again when its disk has filled up, or later."""
