@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
 from harness.errors import SubmissionError, UsageError
-from harness.process.sandbox.folders import remove_tree
+from harness.process.sandbox.folders import plain, remove_tree
 from harness.process.text import shown
 
 SKIPPED_DIRS = {"__pycache__", "steps", "build", "results"}
@@ -58,14 +58,15 @@ def read_file(
     most_bytes: int,
     error: type[UsageError] = SubmissionError,
     within: Path | None = None,
+    links: bool = True,
 ) -> bytes:
-    """The content of one regular file, which a link may lead to; raise `error` on anything else.
+    """The content of one regular file, or (`links`) of what a link leads to; else raise `error`.
 
     A FIFO, a device or a file that another process holds a lease on is told of, never waited for.
     within: what was opened must lie there; a name may lead elsewhere since it was looked at.
     """
     try:
-        with open(path, "rb", opener=_open) as file:
+        with open(path, "rb", opener=_open if links else plain) as file:
             told = os.fstat(file.fileno())
             if within and not _opened(file.fileno(), path).is_relative_to(within):
                 raise _leads_out(path)

@@ -25,7 +25,7 @@ from harness.measure.roofline import Resources, at_clock_pct, ceilings_of, limit
 from harness.process.project import HOME
 from harness.process.sandbox import enter
 from harness.process.sandbox.folders import files_below
-from harness.process.text import dumps, shown
+from harness.process.text import dumps
 from harness.schema import Result
 
 CACHE = Path.home() / ".cache" / "attnboard" / "entrants"
@@ -146,7 +146,7 @@ def _copied(cache: Path, result: Result, folder: Path) -> list[dict[str, int]]:
     notes, left = list[dict[str, int]](), MOST_COPIED_BYTES
     for _, path in sorted(_cubins(cache, result), reverse=True)[:MOST_BINARIES]:
         with contextlib.suppress(UsageError, OSError):  # a full disk takes no more of them
-            content = _plain_file(path, min(left, MOST_BINARY_BYTES))
+            content = read_file(path, min(left, MOST_BINARY_BYTES), UsageError, links=False)
             (folder / f"{len(notes)}.cubin").write_bytes(content)
             left -= len(content)
             notes.append(_triton_note(path))
@@ -163,16 +163,10 @@ def _cubins(cache: Path, result: Result) -> Iterator[tuple[int, Path]]:
             yield one.stat(follow_symlinks=False).st_mtime_ns, Path(one.path)
 
 
-def _plain_file(path: Path, most_bytes: int) -> bytes:
-    """Its content; UsageError for a link too, which may lead anywhere."""
-    if path.is_symlink():
-        raise UsageError(f"{shown(path)}: is a link", "python run.py build shows its kernels")
-    return read_file(path, most_bytes, UsageError)
-
-
 def _triton_note(cubin: Path) -> dict[str, int]:
     try:
-        note = json.loads(_plain_file(cubin.with_suffix(".json"), MOST_NOTE_BYTES))
+        told = read_file(cubin.with_suffix(".json"), MOST_NOTE_BYTES, UsageError, links=False)
+        note = json.loads(told)
     except (UsageError, ValueError, RecursionError):
         return {}
     return {
