@@ -34,7 +34,7 @@ GROUPS = ("exact", "approximate", "library")
 #: Endings that say that an output or a time was wrong, not that it was late or too large.
 WRONG = frozenset(
     {Status.INCORRECT, Status.NONFINITE, Status.BAD_OUTPUT, Status.INPUT_MUTATED}
-    | {Status.TIME_CLAIM_REJECTED, Status.LEFT_WORK_RUNNING}
+    | {Status.TIME_CLAIM_REJECTED, Status.SLOWER_ALONE, Status.LEFT_WORK_RUNNING}
 )
 
 

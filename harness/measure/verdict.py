@@ -160,7 +160,7 @@ def conclude(
     shaky = unstable_because(facts.machine, trusted[pace], telemetry)
     if facts.tolerance.alone_blocks and evidence.entrant.kind is Kind.SUBMISSION:
         alone = any(sample.alone_ms is not None for sample in evidence.samples)
-        shaky = shaky or (clock.unlike if alone else UNMET)
+        shaky = shaky or ("" if alone else UNMET)
     status, reason = _status(evidence, clock, shaky)
     timed = status is Status.PASSED
     scored = {s.block: score_ms(s) for s in clock.samples if not s.late}
@@ -237,6 +237,8 @@ def _status(evidence: Evidence, clock: ClockCheck, shaky: str) -> tuple[Status, 
             return evidence.status, evidence.reason
     if clock.refusal:
         return Status.TIME_CLAIM_REJECTED, clock.refusal
+    if clock.unlike:  # a verdict: who brings it about keeps no older, better row
+        return Status.SLOWER_ALONE, clock.unlike
     if all(sample.late for sample in clock.samples):
         return Status.HARNESS_ERROR, "no sample was taken in time and no reason was kept"
     if shaky:

@@ -418,6 +418,7 @@ def test_what_it_is_on_a_hidden_shape_it_is(told: dict[str, object], group: str)
     [
         (Status.INCORRECT, Kind.SUBMISSION, False),
         (Status.TIME_CLAIM_REJECTED, Kind.SUBMISSION, False),
+        (Status.SLOWER_ALONE, Kind.SUBMISSION, False),
         (Status.OUT_OF_MEMORY, Kind.SUBMISSION, True),
         (Status.UNSUPPORTED, Kind.SUBMISSION, True),
         (Status.INVALID_BASELINE, Kind.BASELINE, True),

@@ -126,6 +126,7 @@ NEXT = {
     Status.BAD_OUTPUT: "return a tensor of q's shape, dtype and device",
     Status.INPUT_MUTATED: "write into tensors of your own; q, k and v are read-only",
     Status.TIME_CLAIM_REJECTED: "the judge saw more time pass than was told; time nothing yourself",
+    Status.SLOWER_ALONE: "let no call begin before the last has ended, nor wait for its host",
     Status.LEFT_WORK_RUNNING: "wait for every stream and child process before the call returns",
     Status.COMPILE_ERROR: "mend that line, and run it again",
     Status.IMPORT_ERROR: "mend that line, and run it again",

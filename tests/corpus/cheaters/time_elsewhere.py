@@ -350,7 +350,7 @@ def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
 """Each call, on a stream of its own, waits for the last but one only: the next fills its tail.
 
 ---
-status: [UNSTABLE, TIME_CLAIM_REJECTED]
+status: [SLOWER_ALONE, TIME_CLAIM_REJECTED]
 needs_gpu: true
 seen: 'found in this harness by a reader: PASSED at 0.80 of its honest twin''s time on one H200'
 defence: two_clocks
