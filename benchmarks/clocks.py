@@ -190,7 +190,7 @@ def config_summary(cells: list[dict[str, Any]]) -> dict[str, Any]:
 
 def cards() -> str:
     """The spread of geometric means over the configs of a suite, two cards at a time."""
-    apart = pairs_pct(record.load(ROOT / "results")[0])
+    apart = pairs_pct(record.read(record.heads(ROOT / "results")[0])[0])
     shares = {share: apart[round(share / 100 * (len(apart) - 1))] for share in (50, 90, 95, 100)}
     told_shares = ", ".join(f"{share} % of them {value:.2f} %" for share, value in shares.items())
     return f"{len(apart)} pairs of geometric means on two cards differ by at most: {told_shares}"

@@ -38,6 +38,7 @@ from harness.board import record  # noqa: E402
 from harness.cli.selftest.corpus import honest_control  # noqa: E402
 from harness.process import process_tree  # noqa: E402
 from harness.process.forkserver import WORKER_NAME  # noqa: E402
+from harness.schema import Result  # noqa: E402
 
 SUITE = """\
 name: faults
@@ -80,6 +81,13 @@ class Tally:
     doubled: list[str] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
     recovery_s: dict[str, list[float]] = field(default_factory=dict)
+
+
+def read_back(folder: Path) -> tuple[list[Result], list[record.BadLine]]:
+    """The rows below `folder`, and the lines that are none."""
+    heads, bad = record.heads(folder)
+    rows, worse = record.read(heads)
+    return rows, bad + worse
 
 
 class Lab:
@@ -128,7 +136,7 @@ class Lab:
 
     def check(self, what: str, entries: list[Path], results: Path, *, complete: bool) -> None:
         """Read the rows back and book what is lost or doubled."""
-        rows, damaged = record.load(results)
+        rows, damaged = read_back(results)
         seen = Counter((row.run, row.entry, row.config) for row in rows)
         self.tally.doubled += [f"{what}: {key}" for key, count in seen.items() if count > 1]
         if damaged and what != "truncated":
@@ -195,7 +203,7 @@ def workers_die(lab: Lab) -> None:
     process = lab.start(entries, results)
     process.wait(240)
     lab.check("worker breaks", entries, results, complete=True)
-    rows, _ = record.load(results)
+    rows, _ = record.read(record.heads(results)[0])
     passed = {(row.entry, row.config) for row in rows if row.status.value == "PASSED"}
     lab.tally.lost += [
         f"worker breaks: an honest row: {case}" for case in CASES if ("honest", case) not in passed
@@ -278,7 +286,7 @@ def two_at_once(lab: Lab) -> None:
     for process in pair:
         process.wait(300)
     lab.check("two runs", entries, results, complete=True)
-    rows, _ = record.load(results)
+    rows, _ = record.read(record.heads(results)[0])
     if len(rows) != 2 * 3 * len(CASES):
         lab.tally.lost.append(f"two runs: {len(rows)} rows, expected {2 * 3 * len(CASES)}")
     lab.booked("two runs at once", 1, time.monotonic() - started)
@@ -296,7 +304,7 @@ def truncate(lab: Lab, results: Path, times: int) -> None:
         (folder / "cpu").mkdir(parents=True)
         (folder / "cpu" / source.name).write_bytes(whole[:cut])
         kept = sum(len(b"".join(lines[: n + 1])) <= cut + 1 for n in range(len(lines)))
-        rows, damaged = record.load(folder)
+        rows, damaged = read_back(folder)
         if len(rows) != kept:
             lab.tally.lost.append(f"truncated at {cut}: {len(rows)} rows, {kept} were whole")
         at_end_of_line = whole[:cut].endswith(b"\n") or whole[cut : cut + 1] == b"\n"
@@ -316,7 +324,7 @@ def disk_full(lab: Lab, results: Path, times: int) -> None:
         "from harness.board import record\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "folder, limit = Path(sys.argv[1]), int(sys.argv[2])\n"
-        "rows, _ = record.load(folder)\n"
+        "rows, _ = record.read(record.heads(folder)[0])\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))\n"
         "try:\n"
         "    record.append(folder, rows[0].model_copy(update={'entry': 'late'}))\n"
@@ -331,7 +339,7 @@ def disk_full(lab: Lab, results: Path, times: int) -> None:
         limit = len(first) + lab.rng.randrange(0, len(first) - 200)
         words = [sys.executable, "-c", code, str(folder), str(limit)]
         done = subprocess.run(words, cwd=ROOT, check=False, capture_output=True, text=True)
-        rows, damaged = record.load(folder)
+        rows, damaged = read_back(folder)
         if done.returncode != 5 or damaged or len(rows) != 1:
             lab.tally.lost.append(f"disk full at {limit}: exit {done.returncode}, {len(rows)} rows")
         shutil.rmtree(folder)

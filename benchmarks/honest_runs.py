@@ -89,9 +89,10 @@ def counted(folders: Sequence[Path]) -> int:
     """Print the table of the records below `folders`."""
     results: list[Result] = []
     for folder in folders:
-        here, bad = record.load(folder)
+        heads, bad = record.heads(folder)
+        here, worse = record.read(heads)
         results += here
-        for line in bad:
+        for line in (*bad, *worse):
             print(f"left out: {line}", file=sys.stderr)
     found = tallies(results)
     print("\n".join(table(found)))

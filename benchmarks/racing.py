@@ -119,7 +119,7 @@ def main() -> None:
 @lru_cache(maxsize=1)
 def best_records() -> list[Result]:
     """The passed results of the committed H200 run of the official suite with the most entries."""
-    results, _ = record.load(ROOT / "results" / "nvidia-h200")
+    results, _ = record.read(record.heads(ROOT / "results" / "nvidia-h200")[0])
     passed = [r for r in results if r.suite == "fa3" and r.latency_ms is not None and r.speedup]
     counts = Counter(r.run for r in passed)
     run = min(counts, key=lambda name: (-counts[name], name))

@@ -267,7 +267,7 @@ def bare_loop(texts: Sequence[str], places: int) -> float:
 
 def real_rows(results: Path) -> dict[str, float]:
     """What one row costs the head that holds the samples of a whole case, as on a GPU."""
-    found, _ = record.load(results)
+    found, _ = record.read(record.heads(results)[0])
     lines = [record.to_line(result).encode() for result in found[:100]]
     if not lines:
         return {}

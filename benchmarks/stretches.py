@@ -122,7 +122,8 @@ def main() -> None:
     """Read, draw, print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER", help="of records")
-    rows = [row for folder in parser.parse_args().folders for row in record.load(folder)[0]]
+    each = (record.heads(folder)[0] for folder in parser.parse_args().folders)
+    rows = [row for heads in each for row in record.read(heads)[0]]
     print_ratios(rows)
     told = [row for row in rows if row.sustained and len(row.sustained.pauses) > 2]
     stretches = [row.sustained.pauses for row in told if row.sustained]

@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 
-from harness.board import record
 from harness.board.store import Checked
 from harness.catalog.entrants import find_entrants, load_entrant
 from harness.catalog.request import Request
@@ -28,6 +27,7 @@ from harness.measure.machine import inspect_machine
 from harness.problems import get_problem
 from harness.process.project import HOME
 from harness.schema import Kind, Result, Status, Suite
+from tests.board.factory import load
 
 pytestmark = pytest.mark.usefixtures("warm")
 
@@ -275,7 +275,7 @@ def tiny(folder: Path) -> list[str]:
 
 def is_whole(results: Path, stderr: str) -> None:
     assert "Traceback" not in stderr
-    rows, bad = record.load(results)
+    rows, bad = load(results)
     assert sorted((row.entry, row.status.value) for row in rows) == [
         ("mine", "PASSED"),
         ("sdpa", "PASSED"),

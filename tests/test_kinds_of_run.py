@@ -17,7 +17,6 @@ from typing import Any
 
 import pytest
 
-from harness.board import record
 from harness.board.rank import leaderboard
 from harness.board.render.heat_map import loss_words
 from harness.catalog.entrants import find_entrants, load_entrant
@@ -35,6 +34,7 @@ from harness.process import process_tree
 from harness.process.project import HOME
 from harness.process.sandbox import usage
 from harness.schema import Kind, Result, Status, Suite
+from tests.board.factory import load
 from tests.test_story import GOOD, put
 from tests.test_story import SUITE as STORY
 
@@ -112,7 +112,7 @@ def test_the_winner_has_all_blocks_and_every_one_is_paired(
 
 def test_all_lines_of_the_run_open_one_commitment(race: tuple[dict[str, Row], Path, str]) -> None:
     assert len({row["secret"] for row in race[0].values()}) == 1
-    results, bad = record.load(race[1])
+    results, bad = load(race[1])
     assert not bad
     assert len(leaderboard(results).boards) == 1
     assert "race: after 4 blocks" in race[2]

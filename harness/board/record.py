@@ -184,13 +184,6 @@ def parse(raw: bytes) -> Result:
     return result
 
 
-def load(results_dir: Path) -> tuple[list[Result], list[BadLine]]:
-    """Every result under `results_dir`, in order of file and line; the lines that are not one."""
-    found, bad = heads(results_dir)
-    results, worse = read(found)
-    return results, sorted([*bad, *worse], key=lambda line: (str(line.path), line.number))
-
-
 def heads(results_dir: Path) -> tuple[list[Head], list[BadLine]]:
     """The front of every line: 100,000 of them in seconds and in well under 1 GiB."""
     found: list[Head] = []

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from harness.board.record import file_name, to_line
+from harness.board.record import BadLine, file_name, heads, read, to_line
 from harness.measure import stats
 from harness.measure.verdict import speedup_of
 from harness.schema import Case, Error, Kind, Machine, Result, Sample, Status, Sustained, Telemetry
@@ -195,6 +196,13 @@ def stretch(ms: float, watts: float = 660.0, config: str = "hdim64_seq4k") -> Su
         pj_per_flop=1e12 * joules / flops(CASES[config]),
         energy_error_pct=0.5,
     )
+
+
+def load(folder: Path) -> tuple[list[Result], list[BadLine]]:
+    """Every row below `folder`, in order of file and line; the lines that are none."""
+    found, bad = heads(folder)
+    rows, worse = read(found)
+    return rows, sorted([*bad, *worse], key=lambda line: (str(line.path), line.number))
 
 
 def mismatch() -> Mismatch:

@@ -34,7 +34,7 @@ from harness.problems.shapes import hidden_cases
 from harness.process.sandbox.folders import remove_tree
 from harness.schema import Case, Error, Kind, Result, Slack, Speedup, Status, Telemetry
 from harness.schema.mismatch import Mismatch
-from tests.board.factory import CPU, forged, mismatch, of_fields, result, run_of, stretch
+from tests.board.factory import CPU, forged, load, mismatch, of_fields, result, run_of, stretch
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -49,7 +49,7 @@ def test_a_run_comes_back_as_it_was(tmp_path: Path) -> None:
     results = run_of({"mine": 0.9}, seed=1)
     path = write_all(tmp_path, results)
     assert path == tmp_path / "nvidia-h200" / "2026-11-21_fa3_r1.jsonl"
-    assert record.load(tmp_path) == (results, [])
+    assert load(tmp_path) == (results, [])
 
 
 def test_crc_is_the_last_key_and_the_line_is_strict_json() -> None:
@@ -79,7 +79,7 @@ def test_numbers_json_lacks_survive(tmp_path: Path) -> None:
     error = Error(max_diff=math.nan, rel_l2=math.inf, worst_row=-math.inf, finite=False)
     told = result(status=Status.NONFINITE, error=error, max_diff=None, numerics_class="")
     write_all(tmp_path, [told])
-    (back,), bad = record.load(tmp_path)
+    (back,), bad = load(tmp_path)
     assert not bad
     assert back.error is not None
     assert math.isnan(back.error.max_diff)
@@ -89,7 +89,7 @@ def test_numbers_json_lacks_survive(tmp_path: Path) -> None:
 
 def test_where_it_is_wrong_survives(tmp_path: Path) -> None:
     write_all(tmp_path, [result(status=Status.NONFINITE, mismatch=mismatch())])
-    ((found,), bad) = record.load(tmp_path)
+    ((found,), bad) = load(tmp_path)
     assert not bad
     assert found.mismatch
     assert found.mismatch.words() == mismatch().words()
@@ -108,7 +108,7 @@ def test_a_truncated_last_line_costs_only_itself(tmp_path: Path) -> None:
     path = write_all(tmp_path, results)
     whole = path.read_bytes()
     path.write_bytes(whole[:-40])
-    back, bad = record.load(tmp_path)
+    back, bad = load(tmp_path)
     assert back == results[:-1]
     assert [str(line) for line in bad] == [
         f"{path}:{len(results)}: the line is cut short: no crc32 at its end"
@@ -119,7 +119,7 @@ def test_a_truncated_last_line_costs_only_itself(tmp_path: Path) -> None:
 def test_every_cut_is_noticed(tmp_path: Path, cut: int) -> None:
     path = write_all(tmp_path, [result()])
     path.write_bytes(path.read_bytes()[:-cut])
-    back, bad = record.load(tmp_path)
+    back, bad = load(tmp_path)
     assert (len(back), len(bad)) == ((1, 0) if cut == 1 else (0, 1))
 
 
@@ -128,7 +128,7 @@ def test_appending_after_a_truncated_line_loses_nothing_else(tmp_path: Path) -> 
     path = write_all(tmp_path, [first])
     path.write_bytes(path.read_bytes()[:-40])
     write_all(tmp_path, [second])
-    back, bad = record.load(tmp_path)
+    back, bad = load(tmp_path)
     assert back == [second]
     assert [line.number for line in bad] == [1]
 
@@ -138,7 +138,7 @@ def test_one_changed_digit_is_noticed_and_named(tmp_path: Path) -> None:
     lines = path.read_text().splitlines()
     lines[2] = lines[2].replace('"blocks":20', '"blocks":99')
     path.write_text("\n".join(lines) + "\n")
-    back, bad = record.load(tmp_path)
+    back, bad = load(tmp_path)
     assert len(back) == len(lines) - 1
     assert str(bad[0]) == f"{path}:3: the line was changed: its crc32 does not match"
 
@@ -148,7 +148,7 @@ def test_a_line_with_a_good_crc_and_a_wrong_schema_is_named(tmp_path: Path) -> N
     body = path.read_bytes()[: -record.CRC_BYTES - 1].replace(b'"config":', b'"konfig":')
     forged = body + b',"crc32":"%08x"}' % zlib.crc32(body)
     path.write_bytes(forged + b"\nnot json\n\n")
-    back, bad = record.load(tmp_path)
+    back, bad = load(tmp_path)
     assert back == []
     assert bad[0].number == 1
     assert "config" in bad[0].reason
@@ -180,7 +180,7 @@ def test_a_line_made_by_a_stranger_costs_only_itself(
     heads, bad = record.heads(tmp_path)
     assert [(line.number, bool(line.reason)) for line in bad] == [(1, True)]
     assert [head.entry for head in heads] == ["yours"]
-    assert [r.entry for r in record.load(tmp_path)[0]] == ["yours"]
+    assert [r.entry for r in load(tmp_path)[0]] == ["yours"]
 
 
 def samples_of(*calls_ms: float | str, **changes: object) -> list[dict[str, object]]:
@@ -318,7 +318,7 @@ def test_what_is_no_file_is_left_out(tmp_path: Path, kind: str) -> None:
     links |= {"twice": next(path.parent.iterdir()).name}
     make.get(kind, lambda: path.symlink_to(links.get(kind, "nowhere")))()
     heads, bad = record.heads(tmp_path)
-    assert (len(heads), len(record.load(tmp_path)[0])) == (1, 1)
+    assert (len(heads), len(load(tmp_path)[0])) == (1, 1)
     assert [str(line).startswith(f"{path}: a folder") for line in bad] == [True]
 
 
@@ -342,7 +342,7 @@ def test_a_time_on_a_failed_line_is_refused(tmp_path: Path) -> None:
     path = write_all(tmp_path, [result()])
     body = path.read_bytes()[: -record.CRC_BYTES - 1].replace(b'"PASSED"', b'"CRASHED"')
     path.write_bytes(body + b',"crc32":"%08x"}\n' % zlib.crc32(body))
-    back, bad = record.load(tmp_path)
+    back, bad = load(tmp_path)
     assert back == []
     assert "if and only if" in bad[0].reason
 
@@ -449,8 +449,8 @@ def test_a_run_that_could_keep_nothing_does_not_begin(tmp_path: Path) -> None:
 
 
 def test_an_empty_folder_is_no_error(tmp_path: Path) -> None:
-    assert record.load(tmp_path) == ([], [])
-    assert record.load(tmp_path / "absent") == ([], [])
+    assert load(tmp_path) == ([], [])
+    assert load(tmp_path / "absent") == ([], [])
 
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -470,7 +470,7 @@ def test_records_from_before_a_field_was_added_are_read() -> None:
 
 
 def test_every_committed_record_is_read() -> None:
-    results, bad = record.load(ROOT / "results")
+    results, bad = load(ROOT / "results")
     assert results
     assert not bad
 
@@ -478,7 +478,7 @@ def test_every_committed_record_is_read() -> None:
 def test_a_line_that_was_written_again_is_not_called_cut(tmp_path: Path) -> None:
     whole = json.loads(record.to_line(result()))
     (tmp_path / "a.jsonl").write_text(json.dumps(whole) + "\n")  # with spaces, as jq has it
-    _, (bad,) = record.load(tmp_path)
+    _, (bad,) = load(tmp_path)
     assert "written again by another program" in bad.reason
 
 
@@ -617,7 +617,7 @@ def test_a_key_that_nobody_knows_is_told_in_one_harmless_line(tmp_path: Path) ->
     line = f"{body},{key}:1".encode()
     line += b',"crc32":"%08x"}' % zlib.crc32(line)
     (tmp_path / "x.jsonl").write_bytes(line + b"\n")
-    _, bad = record.load(tmp_path)
+    _, bad = load(tmp_path)
     (told,) = map(str, bad)
     assert told.isprintable()
     assert "##[" not in told

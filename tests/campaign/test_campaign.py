@@ -42,7 +42,7 @@ from harness.measure.stopping import StoppingRule
 from harness.process import process_tree
 from harness.process.project import HOME as ROOT
 from harness.schema import Case, Kind, Machine, Result, Speedup, Status, Suite
-from tests.board.factory import H200, forged, result
+from tests.board.factory import H200, forged, load, result
 from tests.campaign.units import NULL, SUITE, Watched, conclude, counted, once, request, units
 
 
@@ -627,7 +627,7 @@ def head(results: Path) -> None:
 
 
 def rows(results: Path) -> list[Result]:
-    found, bad = record.load(results)
+    found, bad = load(results)
     assert not bad
     return found
 

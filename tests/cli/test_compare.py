@@ -18,7 +18,7 @@ from harness.cli.results import compare, explain, history, show
 from harness.errors import UnavailableError, UsageError
 from harness.measure.stats import Interval
 from harness.schema import Kind, Speedup, Status, Stopping
-from tests.board.factory import forged, result, run_of, stretch
+from tests.board.factory import forged, load, result, run_of, stretch
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def test_a_front_whose_line_is_no_row_is_no_verdict(
     words = ["fast", "slow", "--fail-on-regression", "1%"]
     assert call(compare, "compare", beside, *words) == 0
     honest = capsys.readouterr().out
-    fast = [r for r in record.load(beside)[0] if r.entry == "fast"][:configs]
+    fast = [r for r in load(beside)[0] if r.entry == "fast"][:configs]
     failed = {"status": "INCORRECT", "latency_ms": None, "tflops": None, "speedup": None}
     told = {"samples": "none", "run": "20261124-d", "date": "2026-11-24", **failed}
     (beside / "handed.jsonl").write_text("".join(forged(row, **told) for row in fast))

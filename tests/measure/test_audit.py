@@ -42,7 +42,7 @@ from harness.schema import (
     Sustained,
     Telemetry,
 )
-from tests.board.factory import H200, mismatch, result
+from tests.board.factory import H200, load, mismatch, result
 
 ROOT = Path(__file__).resolve().parents[2]
 CASE = Case(name="hdim64_seq4k", batch=4, heads=32, seqlen=4096, headdim=64, burst=4)
@@ -468,7 +468,7 @@ EARLY = {"20261122T150846Z-aada4a": 13, "20261122T183128Z-041bd6": 5}
 
 
 def test_every_committed_record_is_made_again() -> None:
-    results, bad = record.load(ROOT / "results")
+    results, bad = load(ROOT / "results")
     beside: dict[tuple[str, str], dict[str, Result]] = {}
     for row in results:
         beside.setdefault((row.run, row.config), {})[row.entry] = row
