@@ -38,7 +38,7 @@ from harness.cli.results.verify import _chosen
 from harness.cli.run_options import cases_named
 from harness.cli.selftest.corpus import load_corpus
 from harness.errors import UsageError
-from tests.board.factory import H200, result
+from tests.board.factory import H200, load, result
 from tests.house.defences import ran
 
 ROOT = evidence_parts.ROOT
@@ -113,7 +113,7 @@ def check(words: list[str], out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         elif args.command == "selftest":
             choose(load_corpus(), args.names)
         elif args.command == "verify":
-            assert {row.protocol for row in _chosen(args)} == {PROTOCOL}
+            assert {row.protocol for row in _chosen(args)[0]} == {PROTOCOL}
 
 
 def check_all(name: str, run: str, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -440,7 +440,7 @@ def test_rows_are_filed_once_and_a_day_that_is_over_stays(
     count = {path.name: path.read_bytes().count(b"\n") for path in sorted(chip.iterdir())}
     assert count == {"2026-11-30.jsonl": 0, "2026-12-01.jsonl": 1, "2026-12-02.jsonl": 2}
     assert "left out" in capsys.readouterr().err
-    assert [row.run for row in record.load(results)[0]] == ["1", "2", "0"]
+    assert [row.run for row in load(results)[0]] == ["1", "2", "0"]
     evidence.gather(out, results)
     assert count == {path.name: path.read_bytes().count(b"\n") for path in sorted(chip.iterdir())}
 
