@@ -20,11 +20,10 @@ class Point:
     run: str
     source: str
     speedup: Interval | None
-    configs: int
+    configs: tuple[str, ...]
     failed: str
     doubtful: bool = False
     since: str = ""  # what changed since the point before on its board
-    names: tuple[str, ...] = ()  # of its configs
 
 
 def history(heads: Iterable[Head]) -> list[Point]:
@@ -52,10 +51,9 @@ def _point(lines: list[Head]) -> Point:
         run=first.run,
         source=first.source_sha256,
         speedup=stats.geomean(ratios) if whole else None,
-        configs=len(lines),
+        configs=tuple(sorted(h.config for h in lines)),
         failed="; ".join(f"{h.config}: {h.status.value}" for h in failed),
         doubtful=any(h.speedup and doubtful(h) for h in lines),
-        names=tuple(sorted(h.config for h in lines)),
     )
 
 
@@ -63,8 +61,8 @@ def document(points: Iterable[Point]) -> list[dict[str, object]]:
     """The points as JSON has them."""
     names = ("gpu", "suite", "suite_sha256", "protocol")
     each = ((asdict(point), dict(zip(names, point.board, strict=True))) for point in points)
-    left = ("board", "names")
-    return [{k: v for k, v in fields.items() if k not in left} | board for fields, board in each]
+    told = ({**fields, "configs": len(fields["configs"]), **board} for fields, board in each)
+    return [{k: v for k, v in fields.items() if k != "board"} for fields in told]
 
 
 def _step(before: Point | None, now: Point) -> str:
@@ -72,7 +70,7 @@ def _step(before: Point | None, now: Point) -> str:
     if before is None or (before.entry, before.board) != (now.entry, now.board):
         return "first"
     parts = ["new source"] if before.source != now.source else []
-    if before.speedup and now.speedup and before.names == now.names:
+    if before.speedup and now.speedup and before.configs == now.configs:
         change = stats.quotient(now.speedup, stats.standard(before.speedup), one_card=False)
         parts += [] if change.holds(1.0) else [words(change)]
     return ", ".join(parts)

@@ -17,7 +17,7 @@ from harness.board.rank import leaderboard
 from harness.board.render import page
 from harness.measure.stats import Interval
 from harness.schema import Error, Status
-from tests.board.factory import CPU, SUITE_SHA, record_files, result, run_of
+from tests.board.factory import CASES, CPU, SUITE_SHA, record_files, result, run_of
 
 pytestmark = pytest.mark.browser
 
@@ -96,7 +96,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> str:
             f"r{n}",
             str(n) * 64,
             Interval(v, v - 0.01, v + 0.01),
-            3,
+            tuple(CASES),
             "",
         )
         for n, v in enumerate((1.0, 1.1, 1.25))

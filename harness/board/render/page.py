@@ -249,7 +249,7 @@ def _point(point: Point) -> Json:
         "run": sanitize(point.run, 80),
         "source": point.source[:12],
         "speedup": _interval(point.speedup),
-        "configs": point.configs,
+        "configs": len(point.configs),
         "failed": sanitize(point.failed),
         **({"doubt": DOUBT} if point.doubtful else {}),
     }

@@ -38,6 +38,6 @@ def _rows(points: list[Point]) -> list[list[str]]:
     for p in points:
         failed = sanitize(p.failed, 80) or "no baseline beside it"
         speedup = times(p.speedup) + DOUBT * p.doubtful if p.speedup else failed
-        run, configs = sanitize(p.run, 40), str(p.configs)
+        run, configs = sanitize(p.run, 40), str(len(p.configs))
         rows.append([p.date[:10], run, p.source[:8], configs, speedup, p.since])
     return rows
