@@ -79,12 +79,13 @@ def summary(row: Row) -> str:
 
 def text_lines(found: HeatMap, colour: bool = False) -> list[str]:
     """For a terminal: `causal 64   1.11 cudnn  0.97- fa3 …`; a minus: not led."""
-    rows = body(found, _painted if colour else _plain)
     head = ["", *map(length, found.lengths)]
-    widths = [max(len(_bare(row[i])) for row in (head, *rows)) for i in range(len(head))]
+    plain = [head, *body(found, _plain)]
+    shown = [head, *body(found, _painted)] if colour else plain
+    widths = [max(map(len, column)) for column in zip(*plain, strict=True)]
     return [
-        "  ".join(c + " " * (w - len(_bare(c))) for c, w in zip(row, widths, strict=True)).rstrip()
-        for row in (head, *rows)
+        "  ".join(s + " " * (w - len(p)) for s, p, w in zip(*both, widths, strict=True)).rstrip()
+        for both in zip(shown, plain, strict=True)
     ]
 
 
@@ -101,12 +102,6 @@ def _painted(cell: Cell) -> str:
     value = cell.ratio.value
     paint = STRONG if value >= FAR and cell.led else GREEN if cell.led else YELLOW
     return f"{RED if cell.ratio.high < 1 else paint}{_plain(cell)}{PLAIN}"
-
-
-def _bare(text: str) -> str:
-    for paint in (RED, YELLOW, GREEN, STRONG, PLAIN):
-        text = text.replace(paint, "")
-    return text
 
 
 def in_markdown(cell: Cell) -> str:
