@@ -124,11 +124,9 @@ def resident_bytes(pid: int) -> int:
 
 def outlives_us(pid: int) -> bool:
     """Whether it has undone that the kernel ends it before others when memory runs out."""
-    try:
-        told = int(_read(f"/proc/{pid}/oom_score_adj"))
-    except OSError:  # it is gone
-        return False
-    return told < FIRST_TO_END
+    with contextlib.suppress(OSError):  # it is gone
+        return int(_read(f"/proc/{pid}/oom_score_adj")) < FIRST_TO_END
+    return False
 
 
 def threads(pid: int) -> int:
@@ -205,8 +203,7 @@ def room_bytes(pids: Iterable[int]) -> int:
             flags = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
             held.callback(os.close, fd := os.open(f"/proc/{pid}/root/tmp", flags))
             if os.fstat(fd).st_dev != machines:
-                found = os.statvfs(fd)
-                return (found.f_blocks - found.f_bfree) * found.f_frsize
+                return _used_bytes(fd)
     return 0
 
 
@@ -379,9 +376,8 @@ def _nameless(link: str, path: str) -> tuple[Path, os.stat_result] | None:
     return None
 
 
-def _used_bytes(folder: Path) -> int:
-    try:
+def _used_bytes(folder: Path | int) -> int:
+    with contextlib.suppress(OSError):
         found = os.statvfs(folder)
-    except OSError:
-        return 0
-    return (found.f_blocks - found.f_bfree) * found.f_frsize
+        return (found.f_blocks - found.f_bfree) * found.f_frsize
+    return 0
