@@ -35,7 +35,7 @@ USUAL = {"distribution": "normal"}
 
 @dataclass(frozen=True)
 class StandIn:
-    """In place of `target`, `module:name` or `module:Class.name`, stands `make(the original)`."""
+    """In place of `target`, `room.module:name` or `…:Class.name`, stands `make(the original)`."""
 
     target: str
     make: Callable[[Any], Any]
@@ -43,14 +43,14 @@ class StandIn:
     @property
     def process(self) -> str:
         """Whose memory it belongs into: `judge`, `worker` or, for all else, `engine`."""
-        room = self.target.split(".")[1]
+        room = self.target.split(".")[0]
         return room if room in ("judge", "worker") else "engine"
 
     def holder(self) -> tuple[Any, str]:
         """The module or class that has the target, and what it calls it."""
         module, _, path = self.target.partition(":")
         *classes, name = path.split(".")
-        return pkgutil.resolve_name(f"{module}:{'.'.join(classes)}"), name
+        return pkgutil.resolve_name(f"harness.{module}:{'.'.join(classes)}"), name
 
 
 @contextlib.contextmanager
@@ -138,25 +138,21 @@ def _good_exit(reap: Any, worker: Any, *rest: Any) -> Any:
     return found.model_copy(update={"status": type(found.status)("PASSED")}) if ended else found
 
 
-def _in(place: str, make: Callable[[Any], Any]) -> StandIn:
-    return StandIn(f"harness.{place}", make)
-
-
 def _around(place: str, other: Callable[..., Any]) -> StandIn:
     """`other`, told what stood there, then what that would be told."""
-    return _in(place, lambda original: lambda *to, **how: other(original, *to, **how))
+    return StandIn(place, lambda original: lambda *to, **how: other(original, *to, **how))
 
 
 def _by(place: str, other: Callable[..., Any]) -> StandIn:
     """It, whatever stood there."""
-    return _in(place, lambda original: other)
+    return StandIn(place, lambda original: other)
 
 
 #: Defence, a thing that stops somebody whom nothing else stops → what is put in its place.
 STAND_INS: dict[str, tuple[StandIn, ...]] = {
     # no value is seen twice, seeds are secret
     "fresh_inputs": (
-        _in("judge.secret:Secret.seed", _always(0)),
+        StandIn("judge.secret:Secret.seed", _always(0)),
         _around("judge.judge:Judge._inputs", lambda draw, judge, to: draw(judge, to | USUAL)),
     ),
     # no two entrants are asked the same
@@ -168,31 +164,31 @@ STAND_INS: dict[str, tuple[StandIn, ...]] = {
     # also while the clock runs
     "verify_every_call": (_around("judge.burst:WorkerLink._verify", _only_checks),),
     # max|diff| against SDPA
-    "contract": (_in("judge.burst:differs", _always(False)),),
+    "contract": (StandIn("judge.burst:differs", _always(False)),),
     # L2 against float64 decides the class
-    "relative_error": (_in("measure.verdict:class_of", _always("exact")),),
+    "relative_error": (StandIn("measure.verdict:class_of", _always("exact")),),
     # NaN and infinity are asked for by name
     "finite": (_around("judge.burst:error_of", _blind_to_nan),),
     # odd arguments, lengths and values
     "stress": (_around("engine.session:get_problem", _without_probes),),
     # inputs are compared after the burst
-    "input_digest": (_in("judge.burst:same_bits", _always(True)),),
+    "input_digest": (StandIn("judge.burst:same_bits", _always(True)),),
     # a plain tensor of the right shape, dtype and device
-    "output_type": (_in("worker.__main__:require_output", _always(None)),),
+    "output_type": (StandIn("worker.__main__:require_output", _always(None)),),
     # fixed right behind the calls, on their stream
-    "output_copied": (_in("worker.__main__:Worker", _late_copies),),
+    "output_copied": (StandIn("worker.__main__:Worker", _late_copies),),
     # words of it are read first, and what is copied must agree
-    "output_sampled": (_in("judge.sampled:Sampled.differing", _always(None)),),
+    "output_sampled": (StandIn("judge.sampled:Sampled.differing", _always(None)),),
     # the worker's times against the judge's
     "two_clocks": (_around("measure.two_clocks:clock_tolerance", _unlimited),),
     # nobody's kernels run in another's turn
     "quiet_gpu": (_around("engine.session:Quiet", lambda quiet, monitor, note: quiet(None, note)),),
     # whose kernels ran decides who may be ranked beside whom
-    "class_of_work": (_in("board.rivals:classify", _always("custom")),),
+    "class_of_work": (StandIn("board.rivals:classify", _always("custom")),),
     # results of timed calls beside those of PyTorch's kernels
-    "likeness": (_in("board.rivals:same_bits_as", _always("")),),
+    "likeness": (StandIn("board.rivals:same_bits_as", _always("")),),
     # drawn from the run's secret, and told where they are slower
-    "hidden_shapes": (_in("board.rivals:told_of", _always(frozenset())),),
+    "hidden_shapes": (StandIn("board.rivals:told_of", _always(frozenset())),),
     # the mean of a burst, not its best call
     "burst_mean": (_by("measure.verdict:score_ms", lambda sample: min(sample.calls_ms)),),
     # slow entrants get as many samples as fast ones
@@ -217,17 +213,17 @@ STAND_INS: dict[str, tuple[StandIn, ...]] = {
         _around("process.child:untrusted_env", lambda env, jail: {**os.environ, **env(jail)}),
     ),
     # daemons end with the turn
-    "orphan_sweep": (_in("engine.session:sweep", _always(None)),),
+    "orphan_sweep": (StandIn("engine.session:sweep", _always(None)),),
     # the hashed bytes and nothing else
     "staged_sources": (
         _by("engine.assign_roles:stage", lambda one, to: shutil.copytree(one.folder, to)),
-        _in("engine.processes.worker_process:holds", _always(True)),
+        StandIn("engine.processes.worker_process:holds", _always(True)),
     ),
     # bytes and files of cache and scratch
-    "quota": (_in("engine.guards.resource_watch:ResourceWatch.hoard", _always(None)),),
+    "quota": (StandIn("engine.guards.resource_watch:ResourceWatch.hoard", _always(None)),),
     # wall-clock of an entrant's turns together
     "budget": (
-        _in("engine.guards.budget:Budget.overdrawn", _always("")),
+        StandIn("engine.guards.budget:Budget.overdrawn", _always("")),
         _by("engine.guards.budget:Budget.deadline_s", lambda budget, name, timeout_s: timeout_s),
     ),
 }
