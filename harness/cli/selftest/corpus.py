@@ -19,6 +19,7 @@ from typing import Literal
 from pydantic import Field
 
 from harness.board import rivals
+from harness.board.record import NO_VERDICT
 from harness.catalog.entrants import find_entrants, load_entrant
 from harness.catalog.request import Request
 from harness.catalog.suites import load_suite
@@ -32,7 +33,6 @@ from harness.process import prestart, process_tree
 from harness.process.project import HOME
 from harness.process.sandbox.folders import remove_tree
 from harness.schema import (
-    BLAMELESS,
     Case,
     Entrant,
     Frozen,
@@ -46,7 +46,6 @@ from harness.schema import (
 )
 
 TRUE_TIME = "its time is the true one"
-NOBODYS_FAULT = BLAMELESS - {Status.PASSED, Status.UNSUPPORTED}
 
 
 class Expectation(Frozen):
@@ -320,7 +319,7 @@ def judge(
         return Outcome(specimen, result, "flagged", status_line(result))
     if status is not Status.PASSED:
         verdict = "stopped" if status in expect.status else "surprise"
-        if status in NOBODYS_FAULT and verdict == "surprise":
+        if status in NO_VERDICT and verdict == "surprise":
             verdict = "accepted"  # it broke something and got away without blame
         return Outcome(specimen, result, verdict, status_line(result))
     excuse = harmless(expect, result, suite, orphans, specimen.name in slower)
