@@ -4,7 +4,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TextIO
+from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.progress_bar import ProgressBar
@@ -32,10 +32,8 @@ class Running:
 class CampaignView(Terminal, View):
     """A Terminal that also follows units; it keeps counts, never rows."""
 
-    def __init__(
-        self, *, quiet_stdout: bool = False, brief: bool = False, file: TextIO | None = None
-    ) -> None:
-        super().__init__(quiet_stdout=quiet_stdout, brief=brief, file=file)
+    def __init__(self, **asked: Any) -> None:
+        super().__init__(**asked)  # as it is of one run
         self.total = self.done = self.at_once = 0
         self.statuses: Counter[str] = Counter()
         self.running: dict[str, Running] = {}

@@ -4,6 +4,7 @@ It hears what happened and prints it; it asks nobody anything. Text that came fr
 sanitized before it is printed; names are harmless by their type (schema.Name).
 """
 
+import contextlib
 import os
 import sys
 from collections.abc import Mapping
@@ -48,7 +49,7 @@ def duration(seconds: float) -> str:
     return f"{whole} s" if whole < 60 else f"{whole // 60} min {whole % 60:02d} s"
 
 
-class Terminal(Observer):
+class Terminal(Observer, contextlib.AbstractContextManager["Terminal"]):
     """What a user sees while a run goes on; use it in a `with` block.
 
     `quiet_stdout`: stdout belongs to a machine-readable document; everything goes to stderr.
@@ -67,9 +68,6 @@ class Terminal(Observer):
         self._told: dict[str, int] = {}
         self._printed: dict[str, list[str]] = {}
         self.replay_flags: Mapping[str, str] = {}  # entry → where its source and its row lie
-
-    def __enter__(self) -> "Terminal":
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
