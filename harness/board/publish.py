@@ -167,8 +167,7 @@ def write(path: Path, content: str, top: Path | None = None) -> None:
         if top and not is_own(path.parent, top):
             raise OSError(errno.ELOOP, f"a link leads there from {top}")
         if not top and (path.is_symlink() or (path.exists() and not os.path.isfile(path))):
-            with path.open("w", encoding="utf-8", newline="\n") as file:
-                file.write(content)
+            path.write_text(content, encoding="utf-8", newline="\n")
             return
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")

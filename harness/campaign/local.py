@@ -169,10 +169,9 @@ class Local:
             _kill(child.process)
             code = child.process.wait()
         why = _ending(code, child.errors) if code else ""
-        for file in (child.process.stdin, child.process.stdout, child.errors):
+        for file in filter(None, (child.process.stdin, child.process.stdout, child.errors)):
             with contextlib.suppress(OSError):
-                if file:
-                    file.close()
+                file.close()
         cancelled = child.kill_at < float("inf")
         child.slot.faults = child.slot.faults + 1 if why and not cancelled else 0
         child.slot.child = None
