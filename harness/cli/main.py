@@ -255,9 +255,8 @@ def _code_of(main: Callable[[], int]) -> int:
         print(plain_text(f"error: {error}"), file=sys.stderr)  # names may be a stranger's
         return error.exit_code
     except ModuleNotFoundError as missing:
-        return _ended(
-            f"error: {missing.name} is not installed", "pip install -e .", Exit.UNAVAILABLE
-        )
+        said = f"error: {missing.name} is not installed"
+        return _ended(said, "pip install -e .", Exit.UNAVAILABLE)
     except Exception as cause:
         if isinstance(cause, OSError) and cause.errno == errno.ENAMETOOLONG:  # of any command
             said = f"error: longer than a path may be, or a link to one: {cause.filename}"

@@ -90,9 +90,8 @@ def _section(board: Board, picture: str) -> str:
         shown = "Each cell beside the best library" if board.is_grid else SPEEDUPS
         lines += [f"![{shown}]({picture})", ""]
     if board.is_cpu:
-        lines += ["CPU times are never ranked; these rows say who passed.", ""]
-        lines += [_cpu_table(board), ""]
-        return "\n".join(lines)
+        said = "CPU times are never ranked; these rows say who passed."
+        return "\n".join([*lines, said, "", _cpu_table(board), ""])
     if board.exact:
         lines += [_main_table(board, board.exact), ""]
     for title, words, rows in (

@@ -120,8 +120,7 @@ def request_of(old: Result, found: Mismatch, source: str | None) -> Request:
     must_fit(suite, machine)
     mine, theirs = [source or old.entry], list[str]()
     if old.kind is Kind.BASELINE:
-        theirs = [source or str(place_of_baseline(old.entry, base() / "baselines"))]
-        mine = []
+        mine, theirs = [], [source or str(place_of_baseline(old.entry, base() / "baselines"))]
     try:
         level = enter.usual_level()
         request = resolve(mine, theirs, suite, machine, suite.against, base(), level)
