@@ -82,10 +82,9 @@ def read_file(
 
 def _opened(fd: int, path: Path) -> Path:
     """Where the file behind `fd` lies."""
-    try:
+    with contextlib.suppress(OSError):
         return Path(f"/proc/self/fd/{fd}").readlink()
-    except OSError:  # no /proc: as the name says
-        return path.resolve()
+    return path.resolve()  # no /proc: as the name says
 
 
 def names_in(folder: Path) -> list[str]:

@@ -133,11 +133,10 @@ def without_gpu(manifest: Manifest, machine: Machine) -> str:
 
 def version_of(package: str) -> str:
     """Installed version of a distribution, or an empty string, whatever `package` is."""
-    try:
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError, ValueError, OSError):
         # 3.10 finds some for "", and None where its METADATA are gone.
         return ((importlib.metadata.version(package) if package else "") or "")[:MOST]
-    except (importlib.metadata.PackageNotFoundError, ValueError, OSError):
-        return ""
+    return ""
 
 
 def _cudnn() -> str:

@@ -150,10 +150,9 @@ def _home() -> tempfile.TemporaryDirectory[str]:
 
 def _problem_of(folder: Path) -> str:
     """What a specimen computes; a manifest that cannot be read, on purpose, says nothing of it."""
-    try:
+    with contextlib.suppress(SubmissionError):
         return load_model(folder / "manifest.yaml", Manifest, SubmissionError).problem
-    except SubmissionError:
-        return next(iter(PROBLEMS))
+    return next(iter(PROBLEMS))
 
 
 def suite_for(problem: Problem, gpu: bool, expect: Expectation) -> Suite:

@@ -211,7 +211,6 @@ def has_device_open(pid: int) -> bool:
 
 
 def _name(pid: int) -> str:
-    try:
+    with contextlib.suppress(OSError):
         return plain_text(Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace"))
-    except OSError:
-        return "of another container or user"
+    return "of another container or user"

@@ -56,11 +56,10 @@ class Group:
             time.sleep(0.005)
 
     def _numbers(self, file: str) -> list[tuple[str, int]]:
-        try:
+        with contextlib.suppress(OSError):
             lines = (self.folder / file).read_text(encoding="ascii").splitlines()
-        except OSError:
-            return []
-        return [(word, int(count)) for word, _, count in (line.partition(" ") for line in lines)]
+            return [(word, int(count)) for word, _, count in (one.partition(" ") for one in lines)]
+        return []
 
 
 def parent(mount: Path = MOUNT, own: Path = OWN) -> Path | None:

@@ -254,10 +254,9 @@ def _all_sockets(pids: Iterable[int], known: int) -> int:
 
 def _namespace(place: str, kind: str) -> str:
     """Of a process or thread below /proc; an empty string where nobody may tell."""
-    try:
+    with contextlib.suppress(OSError):
         return str(Path(f"/proc/{place}/ns/{kind}").readlink())
-    except OSError:
-        return ""
+    return ""
 
 
 class Uncounted(Exception):
