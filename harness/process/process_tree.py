@@ -5,7 +5,7 @@ import ctypes
 import os
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from harness.errors import UnavailableError
 
@@ -54,20 +54,36 @@ def children(pid: int) -> list[int]:
 
 def descendants(pid: int) -> list[int]:
     """`pid`'s children, theirs and so on, nearest first, whatever session they are in."""
-    found: list[int] = []
-    queue = [pid]
-    while queue:
-        fresh = [child for child in children(queue.pop(0)) if child not in found]
-        found += fresh
-        queue += fresh
-    return found
+    return [child for _, child in _below(pid)]
+
+
+def _below(pid: int) -> Iterator[tuple[int, int]]:
+    """(parent, child) of all of them, each as soon as it is seen."""
+    seen, queue = set[int](), [pid]
+    for parent in queue:
+        for child in set(children(parent)) - seen:
+            seen.add(child)
+            queue.append(child)
+            yield parent, child
 
 
 def signal_tree(pid: int, number: signal.Signals) -> None:
-    """Send `number` to everything below `pid`, also what left its session."""
-    for child in descendants(pid):
+    """Send `number` to everything below `pid`, also what left its session.
+
+    To list hundreds takes a second, in which one may end and its number go to somebody else.
+    """
+    theirs = [(c, born) for p, c in _below(pid) if (born := _born(c)) and born[0] == b"%d" % p]
+    for child, born in theirs:
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(child, number)
+            if _born(child)[1:] == born[1:]:
+                os.kill(child, number)
+
+
+def _born(pid: int) -> list[bytes]:
+    """Its parent's number, and when it began; empty if it is gone (man 5 proc_pid_stat)."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", "rb", 0) as told:
+        return told.read().rpartition(b")")[2].split()[1:20:18]
+    return []
 
 
 def sweep(known: Iterable[int], wait_s: float = 2.0) -> list[int]:

@@ -484,6 +484,20 @@ def python(code: str, **kwargs: object) -> subprocess.CompletedProcess[str]:
     )
 
 
+def test_a_number_that_is_somebody_elses_by_now_is_not_signalled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Hundreds that ended as they were listed: their numbers came round to a rival's threads."""
+    killed: list[int] = []
+    began = {7: iter([b"10", b"10"]), 8: iter([b"10", b"30"]), 9: iter([b"10"])}
+    parents = {7: b"1", 8: b"1", 9: b"2"}  # 9 is another one's since its number was listed
+    monkeypatch.setattr(process_tree, "children", lambda pid: [7, 8, 9] if pid == 1 else [])
+    monkeypatch.setattr(process_tree, "_born", lambda pid: [parents[pid], next(began[pid])])
+    monkeypatch.setattr(process_tree.os, "kill", lambda pid, _: killed.append(pid))
+    process_tree.signal_tree(1, process_tree.signal.SIGKILL)
+    assert killed == [7]
+
+
 def test_children_and_descendants_see_a_process_in_another_session() -> None:
     code = "import os,time\nif os.fork()==0:\n os.setsid()\n time.sleep(30)\ntime.sleep(30)"
     process = subprocess.Popen([sys.executable, "-c", code])
