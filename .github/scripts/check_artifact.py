@@ -198,7 +198,9 @@ def made_anew(results: Sequence[Result], expected: Expected) -> tuple[list[Resul
         asked = Asked(case, facts, expected.entrants, suite.against, suite.against)
         again, faults = audited(rows, asked, suite)
         taken += again.values()
-        reasons += [f"{entry} on {config}: {why}" for entry, why in faults]
+        reasons += [
+            f"{entry} on {config}: {why}" for entry, why in (*faults, *record.misread(again))
+        ]
     return taken, reasons
 
 

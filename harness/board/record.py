@@ -22,7 +22,7 @@ import os
 import re
 import tempfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -85,10 +85,6 @@ class Head(Front):
         with open(self.path, "rb", opener=plain) as file:
             file.seek(self.offset)
             return file.readline(MOST_LINE_BYTES).strip()  # as `lines` reads it
-
-
-#: What both a front and a whole line tell.
-TOLD_FIRST = Head.model_fields.keys() & Result.model_fields.keys()
 
 
 # --------------------------------------------------------------------------- writing
@@ -172,6 +168,15 @@ def _write(path: Path, data: bytes) -> None:
 # --------------------------------------------------------------------------- reading
 
 
+def misread(rows: Mapping[str, Result]) -> Iterator[tuple[str, str]]:
+    """(name, why) of rows whose lines no command would read again, whatever they came as."""
+    for name, row in rows.items():
+        try:
+            parse(to_line(row).encode())
+        except ValueError as error:  # noqa: PERF203 - each by itself
+            yield name, _reason(error)
+
+
 def parse(raw: bytes) -> Result:
     """One line → Result; ValueError says what is wrong with it."""
     try:
@@ -206,12 +211,12 @@ def heads(results_dir: Path) -> tuple[list[Head], list[BadLine]]:
 
 def read(chosen: Iterable[Head]) -> tuple[list[Result], list[BadLine]]:
     """The whole results behind some heads, in the order given."""
-    results: list[Result] = []
-    bad: list[BadLine] = []
+    results, bad = list[Result](), list[BadLine]()
+    both = Head.model_fields.keys() & Result.model_fields.keys()
     for head in chosen:
         try:
             result = parse(head.line())
-            if any(getattr(head, key) != getattr(result, key) for key in TOLD_FIRST):
+            if any(getattr(head, key) != getattr(result, key) for key in both):
                 raise ValueError("its front does not say what stands behind it")
             results.append(result)
         except ValueError as error:  # noqa: PERF203 - as above
@@ -276,8 +281,12 @@ def _checked_fields(raw: bytes, before: bytes = b"") -> dict[str, Any]:
     A mark with its quotation marks cannot lie inside a text: there they would be escaped.
     """
     end = len(raw) - CRC_BYTES
+    if len(raw) >= MOST_LINE_BYTES:  # with its newline, as `lines` counts
+        raise ValueError("the line is too long")
     if end < 0 or not raw.startswith(CRC_MARK, end) or not raw.endswith(b'"}'):
-        raise ValueError(_without_crc(raw))
+        again = b'"crc32"' in raw and raw.endswith(b"}")  # in a text its marks would be escaped
+        said = "was written again by another program: its bytes are not those of its crc32"
+        raise ValueError(f"the line {said if again else 'is cut short: no crc32 at its end'}")
     body, checksum = raw[:end], raw[end + len(CRC_MARK) : -2]
     if b"%08x" % zlib.crc32(body) != checksum:
         raise ValueError("the line was changed: its crc32 does not match")
@@ -287,21 +296,12 @@ def _checked_fields(raw: bytes, before: bytes = b"") -> dict[str, Any]:
     front = body[:cut] if cut > 0 else body
     try:
         try:
-            fields = json.loads(front + b"}", object_pairs_hook=each_once)
+            fields: dict[str, Any] = json.loads(front + b"}", object_pairs_hook=each_once)
         except json.JSONDecodeError:  # it may stand further down, where keys are free
             fields = json.loads(body + b"}", object_pairs_hook=each_once)
     except RecursionError:
         raise ValueError("the line is nested too deeply") from None
-    if not isinstance(fields, dict):
-        raise ValueError("the line is not a JSON object")  # noqa: TRY004 - bad content
-    return fields
-
-
-def _without_crc(raw: bytes) -> str:
-    """What is wrong with a line that does not end in our checksum."""
-    if b'"crc32"' in raw and raw.endswith(b"}"):  # in a text its marks would be escaped
-        return "the line was written again by another program: its bytes are not those of its crc32"
-    return "the line is cut short: no crc32 at its end"
+    return fields  # what ends in "}" is an object, or no JSON
 
 
 def _reason(error: Exception) -> str:

@@ -12,13 +12,12 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from harness.board import record
-from harness.campaign.executor import ENDLESS
 from harness.campaign.unit import Unit, misfit
 from harness.measure.audit import Asked, audited, dates_between, named_now
 from harness.measure.gpu_specs import PARTS, misnamed
 from harness.measure.verdict import Evidence, asked_facts, conclude_case
 from harness.process.text import shown
-from harness.schema import MOST_LINE_BYTES, Entrant, Machine, Result, Status
+from harness.schema import Entrant, Machine, Result, Status
 
 #: Our own faults; a later attempt may do better.
 NO_WORD = frozenset({Status.INTERRUPTED, Status.HARNESS_ERROR})
@@ -138,8 +137,7 @@ class PendingResults:
     def _audited(self, case: str) -> tuple[dict[str, Result], list[tuple[str, str]]]:
         """The rows that are held of `case`, made again, and why they are no run's."""
         again, why = audited(self._held[case], self.asked(case), self.unit.request.suite, self.cut)
-        long = (name for name, row in again.items() if len(record.to_line(row)) >= MOST_LINE_BYTES)
-        return again, [*why, *((name, ENDLESS) for name in long)]  # however short it came
+        return again, [*why, *record.misread(again)]
 
     def asked(self, case: str) -> Asked:
         """What rows of `case` must be of, whatever they say."""

@@ -23,7 +23,7 @@ from harness import PROTOCOL
 from harness.board import record
 from harness.board.store import Store
 from harness.campaign import child as child_module
-from harness.campaign import node, pending_results
+from harness.campaign import node
 from harness.campaign.campaign import MOST_NOTES, RETRIES, Campaign
 from harness.campaign.executor import Told, gone
 from harness.campaign.local import COMMAND, Local
@@ -217,12 +217,23 @@ def test_a_row_of_a_wrong_clock_is_told_as_one(
         account.take(told)
 
 
+@pytest.mark.parametrize(
+    ("told", "why"),
+    [
+        ({"log_tail": "é" * 20_000}, "the line is too long"),
+        (
+            {"likeness": {f"{n}{'[' * 99_000}": 0.5 for n in range(6)}},
+            "it has more lists than a row",
+        ),
+    ],
+    ids=["a letter that comes as two bytes is written as six", "brackets that came as escapes"],
+)
 def test_a_row_that_no_command_would_read_again_is_not_taken(
-    monkeypatch: pytest.MonkeyPatch,
+    told: dict[str, Any], why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A letter that comes as two bytes is written as six: the line ended its file for readers."""
+    """Told as PASSED, and gone from every board; the first kind ended its file for readers."""
     monkeypatch.setenv("NULL_UNIT_SUITE", SUITE.sha256)
-    monkeypatch.setattr(pending_results, "MOST_LINE_BYTES", 100_000)
+    monkeypatch.setattr(record, "MOST_LINE_BYTES", 100_000 if "log_tail" in told else 1 << 20)
     (unit,) = units(["mine"])
     saved: list[Result] = []
     account, plain = PendingResults(unit, saved.append), json.loads(to_text(unit))
@@ -231,10 +242,10 @@ def test_a_row_that_no_command_would_read_again_is_not_taken(
         row(plain, each, unit.request.cases[0], "CRASHED") for each in plain["request"]["entrants"]
     ]
     base, mine = sorted(map(record.parse, map(str.encode, rows)), key=lambda r: r.entry != "base")
-    long = mine.model_copy(update={"log_tail": "é" * 20_000})
-    assert len(long.model_dump_json().encode()) < 100_000 < len(record.to_line(long))
+    long = mine.model_copy(update=told)
+    assert len(long.model_dump_json().encode()) < record.MOST_LINE_BYTES
     account.take(base)
-    with pytest.raises(ValueError, match="a line of more than 32 MiB"):
+    with pytest.raises(ValueError, match=why):
         account.take(long)
     account.take(base)
     account.take(mine)
@@ -247,7 +258,7 @@ def test_a_row_that_no_command_would_read_again_is_not_taken(
     other.take(long)
     other.settle(Status.INTERRUPTED, "stopped")
     assert {(each.status, each.reason) for each in saved[2:] if each.entry == "mine"} == {
-        (Status.HARNESS_ERROR, "a line of more than 32 MiB"),
+        (Status.HARNESS_ERROR, why),
         (Status.INTERRUPTED, "stopped"),
     }
 

@@ -893,7 +893,26 @@ def test_an_artifact_is_taken_whole_or_not_at_all(
     artifact, before = pack(tmp_path / "artifact", honest[1]), files(hub.trusted / "results")
     monkeypatch.setattr(record, "to_line", to_line)
     assert take(hub, artifact) == 1
-    assert "refused: 'utf-8' codec" in capsys.readouterr().out
+    assert "refused: mine on hdim256_seq16k: 'utf-8' codec" in capsys.readouterr().out
+    assert files(hub.trusted / "results") == before
+
+
+def test_a_row_that_nobody_would_read_again_is_not_taken(
+    honest: tuple[Hub, list[Result]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Brackets that came as escapes: rows on hidden shapes were taken and stood on no board."""
+    hub, hides = (
+        copied(honest[0].folder, tmp_path / "hub"),
+        {f"{n}{'[' * 99_000}": 0.5 for n in range(6)},
+    )
+    rows = [r.model_copy(update={"likeness": hides} if r.case.hidden else {}) for r in honest[1]]
+    (path,) = (path for path in pack(tmp_path / "artifact", rows).rglob("*") if path.is_file())
+    bodies = (line.rpartition(',"crc32')[0] for line in path.read_text().splitlines())
+    came = [body.replace("[" * 99_000, "\\u005b" * 99_000) for body in bodies]
+    path.write_text("".join(f'{b},"crc32":"{zlib.crc32(b.encode()):08x}"}}\n' for b in came))
+    before = files(hub.trusted / "results")
+    assert take(hub, tmp_path / "artifact") == 1
+    assert "it has more lists than a row" in capsys.readouterr().out
     assert files(hub.trusted / "results") == before
 
 
