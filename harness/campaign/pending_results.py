@@ -23,6 +23,7 @@ from harness.schema import Entrant, Machine, Result, Status
 NO_WORD = frozenset({Status.INTERRUPTED, Status.HARNESS_ERROR})
 #: Of these the verdict leans on who was timed beside them.
 TIMED = frozenset({Status.PASSED, Status.UNSTABLE, Status.CONTENDED})
+MOST_WORDS = 9_000  # of a reason, whoever told it: a fault's 8,000 (messages.py) and ours
 DAY_S = 86_400.0  # by which the clock of a node may be behind
 
 
@@ -119,7 +120,7 @@ class PendingResults:
             again, faults = self._audited(case)
             while faults:  # of what is left nothing may lean on what is not
                 for name, each in faults:
-                    why.setdefault(name, each[:500])
+                    why.setdefault(name, each)
                     rows.pop(name, None)
                 again, faults = self._audited(case)
             for entrant in self.unit.request.entrants:
@@ -154,7 +155,7 @@ class PendingResults:
     def _unmeasured(self, entrant: Entrant, case: str, status: Status, reason: str) -> Result:
         """A row for a case that no process came to tell about."""
         asked, (run, date) = self.asked(case), named_now()
-        known = Evidence(entrant, asked.case, status=status, reason=reason)
+        known = Evidence(entrant, asked.case, status=status, reason=reason[:MOST_WORDS])
         machine = self.machine or _of_kind(self.unit)
         facts = replace(asked.facts, machine=machine, run=run, date=date)
         return next(conclude_case({entrant.name: known}, facts, asked.baseline, {}, (), ()))

@@ -263,6 +263,25 @@ def test_a_row_that_no_command_would_read_again_is_not_taken(
     }
 
 
+@pytest.mark.parametrize("root", ["excuse", "fault"])
+def test_endless_words_of_a_node_end_its_unit_and_no_other(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row takes 100,000 letters: with ours before them they ended all units at work."""
+    monkeypatch.setenv("NULL_UNIT_SUITE", SUITE.sha256)
+    (unit,) = units(["mine"])
+    ends = {"mine": (Status.HARNESS_ERROR, "x" * 100_000), "base": (Status.INTERRUPTED, "")}
+    account, said = failing(unit.model_copy(update={"attempt": RETRIES}), ends), list[Result]()
+    for rows in account._held.values():
+        del rows["base"]
+    campaign = Campaign(Chaos(1, 0.0), [], said.append, Watched())
+    account._save, account.fault = campaign._save, "x" * 100_000 if root == "fault" else ""
+    campaign.live[account.unit.label] = account
+    campaign._close(account, "", "")
+    assert {row.status for row in said} == {Status.HARNESS_ERROR}
+    assert {row.entry for row in said} == {"mine", "base"}
+
+
 def test_a_unit_that_never_began_stands_under_the_gpu_that_was_asked_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
