@@ -39,7 +39,6 @@ from harness.schema import MOST_LINE_BYTES, Front, Kind, Result, Slack, Status, 
 
 #: Keys told first: what `Head` holds.
 FRONT = tuple(Front.model_fields)
-FRONT_START = b'{"run":'
 #: Keys told last, in this order.
 HEAVY = ("samples", "telemetry", "null_gaps_ms", "log_tail")
 HEAVY_START = b',"samples":'
@@ -292,7 +291,7 @@ def _checked_fields(raw: bytes, before: bytes = b"") -> dict[str, Any]:
         raise ValueError("the line was changed: its crc32 does not match")
     if body.count(b"[") + body.count(b"{") > MOST_NESTED:
         raise ValueError("it has more lists than a row")
-    cut = body.find(before) if before and body.startswith(FRONT_START) else -1
+    cut = body.find(before) if before and body.startswith(b'{"run":') else -1
     front = body[:cut] if cut > 0 else body
     try:
         try:

@@ -292,6 +292,20 @@ def test_it_is_measured_as_its_suite_measures() -> None:
     assert verify._suite(gone, "sdpa_cudnn", 7).name == "no_such_suite"
 
 
+def test_a_record_on_more_shapes_than_a_suite_has_cannot_be_measured_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each of its rows is right by itself: it was told as a fault of the harness."""
+    monkeypatch.setattr(verify, "obstacle", lambda *_: "")
+    over = Speedup(against="sdpa_cudnn", value=1, low=1, high=1)
+    one = result("mine", suite_sha256="0" * 64, speedup=over)
+    cases = [one.case.model_copy(update={"name": f"c{n}"}) for n in range(129)]
+    many = [one.model_copy(update={"config": c.name, "case": c}) for c in cases]
+    assert len(verify._suite(many[:128], "sdpa_cudnn", 7).cases) == 128
+    verdict = verify._measure_again(main.parse_args(["verify", "mine"]), many)
+    assert verdict == ("CANNOT", "no suite can ask for all its cases")
+
+
 def test_a_line_chooses_no_suite_of_its_writer_s(
     tmp_path: Path, lines: list[Result], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -172,19 +172,21 @@ def _measure_again(args: argparse.Namespace, old: Sequence[Result]) -> Verdict:
     from harness.cli.terminal import Terminal
     from harness.engine.session import execute
     from harness.measure.machine import inspect_machine
-    from harness.process.sandbox.enter import usual_level
+    from harness.process.sandbox.enter import usual_level  # a stranger's entry has the same walls
 
     first, machine = old[0], inspect_machine()
     why = obstacle(old, machine, base())
     if why or first.speedup is None:
         return Verdict("CANNOT", why)
     against = first.speedup.against
-    suite = _suite(old, against, args.blocks)
+    try:
+        suite = _suite(old, against, args.blocks)
+    except ValueError:  # they are more than one may have, or their packed sequences are
+        return Verdict("CANNOT", "no suite can ask for all its cases")
     submissions = [first.entry] if first.kind is Kind.SUBMISSION else []
     named = dict.fromkeys([against, *([] if submissions else [first.entry])])
     baselines = [str(place_of_baseline(name, base() / "baselines")) for name in named]
-    level = usual_level()  # a stranger's entry is measured again behind the same walls
-    request = resolve(submissions, baselines, suite, machine, against, base(), level)
+    request = resolve(submissions, baselines, suite, machine, against, base(), usual_level())
     sources = {one.name: one.source_sha256 for one in request.entrants}
     many = len(sources) > len(submissions) + len(baselines)  # 'all', a ladder, a folder of some
     if many or sources.get(first.entry) != first.source_sha256:
