@@ -10,7 +10,7 @@ from harness.schema.suite import MOST_SEQLEN, Case
 
 #: What YAML reads as a number or as yes and no.
 AsText = BeforeValidator(lambda told: str(told).lower() if isinstance(told, (int, float)) else told)
-Capability = Annotated[str, AsText, Field(pattern=r"^[0-9]{1,3}\.[0-9]{1,2}$")]
+Capability = Annotated[str, AsText, Field(pattern=r"^[0-9]{1,3}\.[0-9]$")]
 
 
 class Needs(Frozen):

@@ -219,6 +219,7 @@ def test_the_hash_follows_the_source_and_not_the_notes(tmp_path: Path) -> None:
             f"needs: {{compute_capability: '{'9' * 5000}.0'}}\n",
             r"manifest.yaml:2: needs.compute_capability: ",
         ),
+        ('needs: {compute_capability: "8.11"}\n', r"manifest.yaml:2: needs.compute_capability: "),
         ('version_of: " "\n', r"manifest.yaml:2: version_of"),
         ("accumulates: {dq: int8}\n", r"manifest.yaml:2: accumulates.dq: .*int8"),
         (

@@ -220,8 +220,7 @@ def extension_sources(folder: Path) -> list[Path]:
 
 def archs_for(capability: str) -> tuple[str, ...]:
     """Those of ARCHS that a manifest's needs.compute_capability ("9.0") allows."""
-    major, _, minor = capability.partition(".")
-    least = int(major) * 10 + int(minor or 0)
+    least = int(capability.replace(".", ""))  # of one digit behind the point, as an architecture
     return tuple(arch for arch in ARCHS if int(re.sub(r"\D", "", arch)) >= least)
 
 
