@@ -499,10 +499,30 @@ def test_what_breaks_a_promise(promises: dict[str, int], blocks: int | None, cou
         ({"smem_bytes": "0 - D"}, "f<64>: block [32], smem_bytes -64 at"),
     ],
 )
-def test_a_block_that_no_gpu_launches_is_its_author_s_to_mend(monkeypatch, numbers, said):
+def test_a_block_that_no_gpu_launches_is_its_author_s_to_mend(monkeypatch, tmp_path, numbers, said):
+    (tmp_path / "k.cu").touch()
     monkeypatch.setattr(resources, "_compile_plain", lambda *_: ({}, []))
     kernel = {"name": "f<{D}>", "headdims": [64], "grid": [1], "block": [32], "args": ["q"]}
     with pytest.raises(CudaSourceError) as caught:
-        resources.build(resources.Path(), "k.cu", {"kernels": [{**kernel, **numbers}]}, None)
+        resources.build(tmp_path, "k.cu", {"kernels": [{**kernel, **numbers}]}, None)
     assert caught.value.status == "INVALID_SUBMISSION"
     assert said in caught.value.message
+
+
+@pytest.mark.parametrize("of", ["S", "B", "H", "SM"])
+@pytest.mark.parametrize("what", ["block", "smem_bytes"])
+def test_where_blocks_are_promised_a_launch_depends_on_the_head_dimension_alone(
+    monkeypatch, tmp_path, of, what
+):
+    """It was asked at S = 4096 alone: a promise that every other length broke was told as kept."""
+    monkeypatch.setattr(resources, "_compile_plain", lambda _: ({"f": "f"}, [report()]))
+    kernel = {"name": "f", "headdims": [64], "grid": ["S"], "block": ["D"], "smem_bytes": "D"}
+    wrong = {**kernel, what: [f"0 * {of} + 32"] if what == "block" else f"0 * {of}"}
+    source = tmp_path / "k.cu"
+    source.write_text("// promise: registers=255\n")
+    assert resources.build(tmp_path, "k.cu", {"kernels": [wrong]}, tmp_path)
+    source.write_text("// build: -DX=1\n// promise: blocks=1\n// build: -DX=2\n")
+    assert resources.build(tmp_path, "k.cu", {"kernels": [kernel]}, tmp_path)
+    with pytest.raises(CudaSourceError, match=f"cannot evaluate .*{of}.*blocks .* D alone") as told:
+        resources.build(tmp_path, "k.cu", {"kernels": [kernel, wrong]}, tmp_path)
+    assert told.value.status == "INVALID_SUBMISSION"

@@ -47,7 +47,7 @@ from harness.worker.cuda.nvrtc import (
 from harness.worker.cuda.promises import broken, builds_of, strictest
 
 ARCHS = ("sm_80", "sm_90a")
-# sizes the expressions of a manifest are evaluated at; only the grid depends on them in practice
+# what `block` and `smem_bytes` are evaluated at beside D; with a promise of blocks, at D alone
 SIZES = {"B": 4, "H": 32, "S": 4096, "SM": 132}
 MOST_THREADS = 1024  # of a block, on every GPU
 MOST_COUNT = 10**9  # in a compiler's text: nine digits at most
@@ -226,28 +226,28 @@ def archs_for(capability: str) -> tuple[str, ...]:
 
 def _build_plain(source: Source) -> list[KernelReport]:
     symbols, compiled = _compile_plain(source)
-    shapes = defaultdict[str, list[dict[str, Any]]](list)  # one kernel may have several
-    for name, kernel, case in instances(source.launch):
-        shape, of = _block_of(name, kernel, case["headdim"]), shapes[symbols.get(name, name)]
-        of += [shape] if shape not in of else []
     builds = builds_of(read_source(source.folder / source.entry), source.entry)
     promises = strictest(*(each.promises for each in builds))
-    return [
-        replace(r, promises=promises, **shape) for r in compiled for shape in shapes[r.name] or [{}]
-    ]
+    sizes = {} if "blocks" in promises else SIZES
+    shapes = defaultdict[str, dict[str, dict[str, Any]]](dict)  # one kernel may have several
+    for name, kernel, case in instances(source.launch):
+        shape = _block_of(name, kernel, {**sizes, "D": case["headdim"]})
+        shapes[symbols.get(name, name)][str(shape)] = shape
+    told = ((r, shape) for r in compiled for shape in shapes[r.name].values() or [{}])
+    return [replace(r, promises=promises, **shape) for r, shape in told]
 
 
-def _block_of(name: str, kernel: Mapping[str, Any], headdim: int) -> dict[str, Any]:
+def _block_of(name: str, kernel: Mapping[str, Any], sizes: Mapping[str, int]) -> dict[str, Any]:
     """Name, threads, dynamic shared memory; CudaSourceError where no block has so many."""
-    sizes = {**SIZES, "D": headdim}
     try:
         block = [evaluate(extent, sizes) for extent in kernel["block"]]
         smem = evaluate(kernel["smem_bytes"], sizes)
         if min(block) < 1 or math.prod(block) > MOST_THREADS or not 0 <= smem < MOST_COUNT:
             need = f"write a block of 1 to {MOST_THREADS} threads, smem_bytes from 0 on"
-            raise ValueError(f"block {block}, smem_bytes {smem} at D = {headdim}: {need}")
+            raise ValueError(f"block {block}, smem_bytes {smem} at D = {sizes['D']}: {need}")
     except ValueError as cause:
-        raise CudaSourceError("INVALID_SUBMISSION", f"launch: {name}: {cause}") from None
+        only = "" if "S" in sizes else "; as blocks are promised, block and smem_bytes use D alone"
+        raise CudaSourceError("INVALID_SUBMISSION", f"launch: {name}: {cause}{only}") from None
     return {"name": name, "threads": math.prod(block), "smem_dynamic_bytes": smem}
 
 
