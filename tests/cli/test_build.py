@@ -311,9 +311,18 @@ def test_whoever_is_compiled_the_folders_of_all_stay_shut(
 
 
 def test_it_cannot_tell_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(build, "MOST_KERNELS", 3)
-    with pytest.raises(CudaSourceError, match="more than 3"):
-        told(*[{"op": "kernel", "kernel": KERNEL}] * 4)
+    """Every part of it had a bound, their sum had none: six entries were 2.8 GiB of ours."""
+    monkeypatch.setattr(build, "MOST_TOLD", 20_000, raising=False)
+    small = {"op": "kernel", "kernel": KERNEL}
+    noted = {"op": "kernel", "kernel": {**KERNEL, "notes": ["x" * 90] * 90}}
+    quoted = {"op": "kernel", "kernel": {**KERNEL, "notes": ["a" + "\n" * 40 + "b"] * 90}}
+    assert len(told(*[small] * 9, {"op": "done"})) == 9
+    assert len(told(noted, noted, {"op": "done"})) == 2
+    for many in ([small] * 10, [noted] * 3, [small] * 3 + [noted] * 2, [quoted] * 2):
+        with pytest.raises(CudaSourceError, match="over 9 kernels or too long notes"):
+            told(*many, {"op": "done"})
+    with pytest.raises(WireError, match="at most 100 items"):
+        told({"op": "kernel", "kernel": {**KERNEL, "notes": [""] * 101}})
 
 
 def test_who_is_profiled_is_given_the_hashed_files_and_no_secret(

@@ -45,7 +45,7 @@ NOTHING = "nothing was compiled"  # nobody's fault: it is for newer GPUs, or has
 GUIDE = "see docs/write-a-cuda-kernel.md"
 #: What ends an entry with exit 3 → what to do: a machine may lack what one of many asks for.
 LACKING = {NOTHING: GUIDE, "UNAVAILABLE": "pip install '.[cuda]'", "NO_FOLDERS": "make room there"}
-MOST_KERNELS = 1000
+MOST_TOLD = 2 << 20  # bytes of JSON on an entry's kernels; each counts as 2 KiB at least
 CASE = Case(name="none", batch=1, heads=1, seqlen=1, headdim=64)  # nothing is called
 SUITE = Suite(name="build", cases=(CASE,))
 _KERNEL = TypeAdapter(KernelReport)
@@ -135,8 +135,8 @@ def report(
         worker = Crew(request, problem, "cpu", own).workers[entrant.name]
         if worker.unmade:
             raise CudaSourceError("NO_FOLDERS", f"under {own.parent}: {worker.unmade}")
-        source = worker.jail.source
-        asked = {"folder": str(source), "entry": entrant.manifest.entry}
+        source = f"{worker.jail.source}/"
+        asked = {"folder": source, "entry": entrant.manifest.entry}
         child = Child("harness.worker.cuda.resources", [], worker.jail)
         stack.callback(child.end)
         worker.builder = child
@@ -155,8 +155,7 @@ def report(
             ending = str(cause) if child.alive else f"the compiler's process {child.ending()}"
             raise CudaSourceError("CRASHED", f"{ending}\n{child.log_tail()}") from None
         except CudaSourceError as cause:  # the author knows nothing of the copy
-            copy = f"{source}/"
-            words = cause.message.replace(copy, ""), cause.file.replace(copy, "")
+            words = cause.message.replace(source, ""), cause.file.replace(source, "")
             raise CudaSourceError(cause.status, *words, cause.line) from None
 
 
@@ -168,8 +167,8 @@ def limits() -> Limits:
 
 def _kernels_from(child: Child, deadline: float) -> list[KernelReport]:
     """Its answers until the last one; what is no answer ends it."""
-    found: list[KernelReport] = []
-    while len(found) < MOST_KERNELS:
+    found, told = list[KernelReport](), 0
+    while told <= MOST_TOLD:
         message = wire.receive(child.line, max(0.0, deadline - time.monotonic()))
         if (op := message.get("op")) == "done":
             return found
@@ -179,7 +178,8 @@ def _kernels_from(child: Child, deadline: float) -> list[KernelReport]:
             line = line if isinstance(line, int) and 0 <= line < 10**9 else 0
             raise CudaSourceError(status[:40], said, file, line)
         found.append(_kernel(message.get("kernel")))
-    raise CudaSourceError("INVALID_SUBMISSION", f"more than {MOST_KERNELS} kernels")
+        told += max(2048, len(dumps(asdict(found[-1]))))
+    raise CudaSourceError("INVALID_SUBMISSION", f"over {MOST_TOLD >> 11} kernels or too long notes")
 
 
 def _kernel(message: object) -> KernelReport:

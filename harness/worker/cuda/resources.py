@@ -50,6 +50,7 @@ ARCHS = ("sm_80", "sm_90a")
 # what `block` and `smem_bytes` are evaluated at beside D; with a promise of blocks, at D alone
 SIZES = {"B": 4, "H": 32, "S": 4096, "SM": 132}
 MOST_THREADS = 1024  # of a block, on every GPU
+MOST_NOTE, MOST_NOTES = 600, 100  # bytes of one, or of a name; more than these nobody reads
 MOST_COUNT = 10**9  # in a compiler's text: nine digits at most
 AT = f"attnboard_{secrets.token_hex(8)}"  # kernels that name each one of a plain .cu by its address
 Count = Annotated[int, Field(ge=0, lt=MOST_COUNT)]
@@ -72,7 +73,7 @@ class KernelReport:
     #: Resident warps in % of what an SM can hold; an upper bound when smem is unknown.
     occupancy_pct: Annotated[float, Field(ge=0, le=100)] | None = None
     limited_by: str = ""
-    notes: tuple[str, ...] = ()  # of ptxas on performance: C7508, setmaxnreg ignored
+    notes: Annotated[tuple[str, ...], Field(max_length=MOST_NOTES)] = ()  # of ptxas: C7508
     #: What the source promises of it (harness/worker/cuda/promises.py).
     promises: Mapping[str, Count] = field(default_factory=dict)
 
@@ -137,7 +138,6 @@ SAID = (
     rf"|\b(\d{{1,9}}) ({'|'.join([*OF_KERNEL.values(), *OF_FUNCTION.values()])})"
 )
 SAID_BYTES = 6000  # of a compiler's words
-MOST_NOTE, MOST_NOTES = 600, 100  # bytes of one, or of a name; more than these nobody reads
 NOTED = r"\((C75\d\d)\)(?:[^:]*:)?\s*(.*?)(?: in (?:the )?function '([^']+)')?\.?$"
 
 
