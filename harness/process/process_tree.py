@@ -72,7 +72,7 @@ def signal_tree(pid: int, number: signal.Signals) -> None:
 
     To list hundreds takes a second, in which one may end and its number go to somebody else.
     """
-    theirs = [(c, born) for p, c in _below(pid) if (born := _born(c)) and born[0] == b"%d" % p]
+    theirs = [(c, born) for p, c in _below(pid) if (born := _born(c))[:1] in ([], [b"%d" % p])]
     for child, born in theirs:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             if _born(child)[1:] == born[1:]:
@@ -80,7 +80,7 @@ def signal_tree(pid: int, number: signal.Signals) -> None:
 
 
 def _born(pid: int) -> list[bytes]:
-    """Its parent's number, and when it began; empty if it is gone (man 5 proc_pid_stat)."""
+    """Its parent's number, and when it began; empty if it is gone, or hidden (hidepid)."""
     with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", "rb", 0) as told:
         return told.read().rpartition(b")")[2].split()[1:20:18]
     return []

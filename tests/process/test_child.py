@@ -489,13 +489,14 @@ def test_a_number_that_is_somebody_elses_by_now_is_not_signalled(
 ) -> None:
     """Hundreds that ended as they were listed: their numbers came round to a rival's threads."""
     killed: list[int] = []
-    began = {7: iter([b"10", b"10"]), 8: iter([b"10", b"30"]), 9: iter([b"10"])}
-    parents = {7: b"1", 8: b"1", 9: b"2"}  # 9 is another one's since its number was listed
-    monkeypatch.setattr(process_tree, "children", lambda pid: [7, 8, 9] if pid == 1 else [])
-    monkeypatch.setattr(process_tree, "_born", lambda pid: [parents[pid], next(began[pid])])
+    mine, hidden, begun_again = [b"1", b"10"], list[bytes](), [b"1", b"30"]
+    told = {7: [mine, mine], 8: [mine, begun_again], 9: [[b"2", b"10"]]}  # 9: another one's child
+    told |= {10: [hidden, hidden], 11: [hidden, begun_again]}
+    monkeypatch.setattr(process_tree, "children", lambda pid: [*told] if pid == 1 else [])
+    monkeypatch.setattr(process_tree, "_born", lambda pid: told[pid].pop(0))
     monkeypatch.setattr(process_tree.os, "kill", lambda pid, _: killed.append(pid))
     process_tree.signal_tree(1, process_tree.signal.SIGKILL)
-    assert killed == [7]
+    assert killed == [7, 10]
 
 
 def test_children_and_descendants_see_a_process_in_another_session() -> None:
