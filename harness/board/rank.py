@@ -52,7 +52,7 @@ class Row:
     why: str = ""
     grid: Grid = NO_GRID  # of many configs: each beside the best library
     loss: HiddenLoss | None = None  # beside libraries, on hidden shapes
-    alone: tuple[Result, ...] = ()  # hidden ones that passed without official ones of their run
+    alone: tuple[Result, ...] = ()  # hidden ones that passed, of a run without official ones here
 
     @property
     def pick(self) -> Result:
@@ -287,7 +287,13 @@ def _beside_libraries(row: Row, grid: bool, official: Official, libraries: Libra
     timed = [r for r in row.hidden if r.status is Status.PASSED]
     near = [r for run in {of_run(r) for r in timed} for r in official.get(run, {}).values()]
     loss = rivals.hidden_loss([*near, *timed], libraries)
-    alone = tuple(r for r in timed if not rivals.neighbours(r, near))
+    newest = {r.case.headdim: of_run(r) for r in sorted(row.results, key=lambda r: (r.date, r.run))}
+    # of a source that was slow until some day, hidden times of before tell nothing
+    alone = tuple(
+        r
+        for r in timed
+        if newest.get(r.case.headdim, of_run(r)) != of_run(r) or not rivals.neighbours(r, near)
+    )
     found = Grid(tuple(cell for cell in cells if cell), len(row.results))
     return replace(row, grid=found, loss=loss, alone=alone)
 

@@ -129,7 +129,7 @@ def _untimed(row: Row) -> str:
     if row.pick.kind is not Kind.SUBMISSION:
         return ""
     said = [(r.config, r.status.value) for r in row.hidden if r.status is not Status.PASSED]
-    said += [(r.config, "of a run without official ones") for r in row.alone]
+    said += [(r.config, "of a run without these official ones") for r in row.alone]
     said += [(f"headdim {headdim}", "not asked") for headdim in row.unasked]
     ends = ", ".join(f"{where} {why}" for where, why in said)
     return f"{UNTIMED}, {len(said)} of {len(row.hidden) + len(row.unasked)}: {ends}" if said else ""
