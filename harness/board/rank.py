@@ -289,11 +289,8 @@ def _beside_libraries(row: Row, grid: bool, official: Official, libraries: Libra
     loss = rivals.hidden_loss([*near, *timed], libraries)
     newest = {r.case.headdim: of_run(r) for r in sorted(row.results, key=lambda r: (r.date, r.run))}
     # of a source that was slow until some day, hidden times of before tell nothing
-    alone = tuple(
-        r
-        for r in timed
-        if newest.get(r.case.headdim, of_run(r)) != of_run(r) or not rivals.neighbours(r, near)
-    )
+    now = [r for r in near if newest.get(r.case.headdim, of_run(r)) == of_run(r)]
+    alone = tuple(r for r in timed if not rivals.neighbours(r, now))
     found = Grid(tuple(cell for cell in cells if cell), len(row.results))
     return replace(row, grid=found, loss=loss, alone=alone)
 
