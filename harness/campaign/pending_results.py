@@ -23,7 +23,7 @@ from harness.schema import Entrant, Machine, Result, Status
 NO_WORD = frozenset({Status.INTERRUPTED, Status.HARNESS_ERROR})
 #: Of these the verdict leans on who was timed beside them.
 TIMED = frozenset({Status.PASSED, Status.UNSTABLE, Status.CONTENDED})
-MOST_WORDS = 9_000  # of a reason, whoever told it: a fault's 8,000 (messages.py) and ours
+MOST_REASON = 9_000  # letters, whoever told it: a fault's 8,000 (messages.py) and ours
 DAY_S = 86_400.0  # by which the clock of a node may be behind
 
 
@@ -155,7 +155,7 @@ class PendingResults:
     def _unmeasured(self, entrant: Entrant, case: str, status: Status, reason: str) -> Result:
         """A row for a case that no process came to tell about."""
         asked, (run, date) = self.asked(case), named_now()
-        known = Evidence(entrant, asked.case, status=status, reason=reason[:MOST_WORDS])
+        known = Evidence(entrant, asked.case, status=status, reason=reason[:MOST_REASON])
         machine = self.machine or _of_kind(self.unit)
         facts = replace(asked.facts, machine=machine, run=run, date=date)
         return next(conclude_case({entrant.name: known}, facts, asked.baseline, {}, (), ()))
