@@ -158,8 +158,9 @@ def obstacle(old: Sequence[Result], machine: Machine, home: Path) -> str:
     over = {r.speedup.against if r.speedup else "" for r in old if r.latency_ms}
     if "" in over or len(over) != 1:
         return "the record has no speed-up, or not over one baseline everywhere"
-    for row in _timed(old).hidden:
-        near = (r for r in _timed(old).results if r.case.headdim == row.case.headdim)
+    timed = _timed(old)
+    for row in timed.hidden:
+        near = (r for r in timed.results if r.case.headdim == row.case.headdim)
         if {r.run for r in near} != {row.run}:  # what it loses off them, they would not tell
             return f"{row.config}: its official rows are not all of its run: name it, ENTRY@RUN"
     kind = "baselines" if first.kind is Kind.BASELINE else "submissions"
