@@ -203,7 +203,7 @@ def workers_die(lab: Lab) -> None:
     process = lab.start(entries, results)
     process.wait(240)
     lab.check("worker breaks", entries, results, complete=True)
-    rows, _ = record.read(record.heads(results)[0])
+    rows, _ = read_back(results)
     passed = {(row.entry, row.config) for row in rows if row.status.value == "PASSED"}
     lab.tally.lost += [
         f"worker breaks: an honest row: {case}" for case in CASES if ("honest", case) not in passed
@@ -286,7 +286,7 @@ def two_at_once(lab: Lab) -> None:
     for process in pair:
         process.wait(300)
     lab.check("two runs", entries, results, complete=True)
-    rows, _ = record.read(record.heads(results)[0])
+    rows, _ = read_back(results)
     if len(rows) != 2 * 3 * len(CASES):
         lab.tally.lost.append(f"two runs: {len(rows)} rows, expected {2 * 3 * len(CASES)}")
     lab.booked("two runs at once", 1, time.monotonic() - started)
