@@ -13,11 +13,11 @@ from harness.campaign.unit import Unit
 from harness.errors import UnavailableError
 from harness.process.messages import Line, Words
 from harness.process.text import each_once, shown
-from harness.schema import MOST_LINE_BYTES, Finite, Frozen, Machine
+from harness.schema import Finite, Frozen, Machine
 
 MODULE = "harness.campaign.child"  # the process of a unit
 MOST_WORDS, ROW = 64 << 10, '{"op": "result", "line": "'  # of all lines but those that begin so
-ENDLESS = f"a line of more than {MOST_LINE_BYTES >> 20} MiB"
+READ_BYTES = 1 << 16  # of one unit at a look: others wait
 Message = dict[str, Any]
 
 
@@ -97,6 +97,21 @@ def _model(op: str, fields: dict[str, Any]) -> Any:
 
 _ANY: Any = functools.reduce(operator.or_, map(_model, SAID, SAID.values()))
 _LINES: TypeAdapter[Frozen] = TypeAdapter(Annotated[_ANY, Field(discriminator="op")])
+
+
+class LineReader:
+    """What one attempt tells, of bytes as they come; no more is kept than a line of it may be."""
+
+    def __init__(self, unit: Unit) -> None:
+        self.label, self._most, self._rest = unit.label, unit.line_bytes, bytearray()
+
+    def hear(self, data: bytes) -> list[Told]:
+        """The lines that `data` completes; one that is too long counts as lines, piece by piece."""
+        self._rest += data
+        if b"\n" not in data and len(self._rest) <= self._most:
+            return []
+        *lines, self._rest = self._rest.split(b"\n") if b"\n" in data else (self._rest, bytearray())
+        return [parse_line(self.label, bytes(line)) for line in lines if line]
 
 
 def parse_line(label: str, line: bytes | str) -> Told:

@@ -10,19 +10,17 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import IO
 
-from harness.campaign.executor import ENDLESS, MODULE, Told, gone, parse_line
+from harness.campaign.executor import MODULE, READ_BYTES, LineReader, Told, gone
 from harness.campaign.unit import Unit, to_text
 from harness.process.project import HOME
 from harness.process.text import plain_text
-from harness.schema import MOST_LINE_BYTES
 
 COMMAND = (sys.executable, "-m", MODULE)
 GRACE_S = 30.0  # for a cancelled unit to write its rows and end its processes
 FAULTS_IN_A_ROW = 3  # after which a GPU gets no more work, while there is another
-READ_BYTES = 1 << 16
 #: Units of a host do not begin at the same moment. The driver opens one context at a time for all
 #: GPUs (0.17 s each, and a unit of eight opens eleven): of units that begin together each would
 #: wait for the contexts of all.
@@ -50,8 +48,8 @@ class _Running:
     slot: Slot
     process: subprocess.Popen[bytes]
     errors: IO[bytes]
-    rest: bytearray = field(default_factory=bytearray)  # of a line that is not complete
-    kill_at: float = field(default=float("inf"))
+    lines: LineReader
+    kill_at: float = float("inf")
 
 
 class Local:
@@ -137,7 +135,7 @@ class Local:
             bufsize=0,
             start_new_session=True,  # Ctrl-C is ours to pass on
         )
-        slot.child = _Running(unit, slot, process, errors)
+        slot.child = _Running(unit, slot, process, errors, LineReader(unit))
         assert process.stdin
         assert process.stdout
         with contextlib.suppress(BrokenPipeError):  # it died at once: its stdout will say so
@@ -149,15 +147,7 @@ class Local:
         assert child.process.stdout
         if not (data := os.read(child.process.stdout.fileno(), READ_BYTES)):
             return [self._reap(child)]
-        child.rest += data
-        if b"\n" not in data:
-            if len(child.rest) > MOST_LINE_BYTES:
-                _kill(child.process)
-                child.rest.clear()
-                return [Told(child.unit.label, {"op": "fault", "why": ENDLESS})]
-            return []
-        *lines, child.rest = child.rest.split(b"\n")
-        return [parse_line(child.unit.label, bytes(line)) for line in lines if line]
+        return child.lines.hear(data)
 
     def _reap(self, child: _Running) -> Told:
         """Its stdout is closed: wait for it, free its slot, say how it ended."""

@@ -15,12 +15,11 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from harness.campaign.executor import MODULE, Told, gone, package, parse_line
+from harness.campaign.executor import MODULE, LineReader, Told, gone, package
 from harness.campaign.node import wants
 from harness.campaign.unit import Unit, to_text
 from harness.errors import UnavailableError
 from harness.process.project import HOME
-from harness.schema import MOST_LINE_BYTES
 
 AHEAD = 2  # units submitted for every GPU: the next is placed while its owner hears of the last
 GRACE_S = 60.0  # for a cancelled unit to end; its child has half of it
@@ -48,7 +47,7 @@ class RayCluster:
         self.places = min(count or there, there) if there else count or 0
         self.window = count or (AHEAD * there)  # a cluster may grow while it runs
         self._task = ray.remote(num_returns="streaming", max_retries=0)(_carry_out())
-        self._streams: dict[Any, str] = {}
+        self._streams: dict[Any, LineReader] = {}
         self._kill_at: dict[str, float] = {}  # of those that are cancelled, by label
 
     def submit(self, unit: Unit) -> None:
@@ -62,30 +61,30 @@ class RayCluster:
         options |= {"num_cpus": 1, "num_gpus": 1 if unit.needs_gpu else 0}
         command = [self._module, "--gpu", "auto" if unit.needs_gpu else "none"]
         stream = self._task.options(**options).remote(to_text(unit), command, str(HOME))
-        self._streams[stream] = unit.label
+        self._streams[stream] = LineReader(unit)
 
     def poll(self, timeout_s: float) -> list[Told]:
         """Lines that arrived on any stream."""
         said: list[Told] = []
         streams = {  # of one that is cancelled `next` waits for its node
-            stream.completed() if label in self._kill_at else stream: stream
-            for stream, label in self._streams.items()
+            stream.completed() if lines.label in self._kill_at else stream: stream
+            for stream, lines in self._streams.items()
         }
         if every := list(streams):
             first, _ = self._ray.wait(every, num_returns=1, timeout=timeout_s)
             ready = first and self._ray.wait(every, num_returns=len(every), timeout=0)[0]
             for each in ready:
                 said += self._next(streams[each])
-        for stream, label in list(self._streams.items()):
-            if time.monotonic() > self._kill_at.get(label, math.inf):  # whatever its node answers
+        for stream, lines in list(self._streams.items()):
+            if time.monotonic() > self._kill_at.get(lines.label, math.inf):  # whatever it answers
                 self._ray.cancel(stream, force=True)
-                said.append(gone(self._streams.pop(stream), "no end after it was cancelled"))
+                said.append(gone(self._streams.pop(stream).label, "no end after it was cancelled"))
         return said
 
     def cancel(self, label: str) -> None:
         """Interrupt the task; it closes its child's stdin, and the child ends as by Ctrl-C."""
-        for stream, name in list(self._streams.items()):
-            if name == label:
+        for stream, lines in list(self._streams.items()):
+            if lines.label == label:
                 self._kill_at.setdefault(label, time.monotonic() + GRACE_S)
                 self._ray.cancel(stream, force=False)
 
@@ -98,23 +97,23 @@ class RayCluster:
             self._ray.shutdown()
 
     def _next(self, stream: Any) -> list[Told]:
-        label = self._streams[stream]
+        lines = self._streams[stream]
         try:
-            lines = self._ray.get(next(stream))
-            return [parse_line(label, line) for line in lines] or [Told(label, {"op": "began"})]
+            data = self._ray.get(next(stream))
+            return lines.hear(data) if data else [Told(lines.label, {"op": "began"})]
         except StopIteration:
             why = ""
         except Exception as cause:  # a node or a worker of Ray died, or the task was cancelled
             text = str(cause).strip().splitlines()
             why = f"{type(cause).__name__}: {text[0] if text else ''}"
         del self._streams[stream]
-        return [gone(label, why)]
+        return [gone(lines.label, why)]
 
 
-def _carry_out() -> Callable[[str, list[str], str], Iterator[list[bytes]]]:
+def _carry_out() -> Callable[[str, list[str], str], Iterator[bytes]]:
     """The task; made in a function, so that Ray ships its code and nodes import none of ours."""
 
-    def carry_out(unit: str, command: list[str], root: str) -> Iterator[list[bytes]]:
+    def carry_out(unit: str, command: list[str], root: str) -> Iterator[bytes]:
         import os
         import select
         import signal
@@ -133,20 +132,15 @@ def _carry_out() -> Callable[[str, list[str], str], Iterator[list[bytes]]]:
             )
             assert process.stdin
             assert process.stdout
-            rest = b""
             try:
-                yield []  # it began
+                yield b""  # it began
                 process.stdin.write(unit.encode() + b"\n")
                 while True:  # in steps, so that a cancellation is heard between two of them
                     if not select.select([process.stdout], [], [], 1.0)[0]:
                         continue
                     if not (data := os.read(process.stdout.fileno(), 1 << 16)):
                         break
-                    *lines, rest = (rest + data).split(b"\n")
-                    if len(rest) > MOST_LINE_BYTES:  # a number: it travels with the code
-                        raise RuntimeError("a line without an end")
-                    if lines:
-                        yield [line for line in lines if line]
+                    yield data
                 code = process.wait()
             finally:
                 process.stdin.close()

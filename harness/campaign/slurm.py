@@ -17,18 +17,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.campaign.executor import ENDLESS, MODULE, Told, gone, package, parse_line
+from harness.campaign.executor import MODULE, READ_BYTES, LineReader, Told, gone, package
 from harness.campaign.unit import Unit, to_text
 from harness.errors import UsageError
 from harness.process.project import HOME
 from harness.process.sandbox.folders import plain
-from harness.schema import MOST_LINE_BYTES
 
 ARRAY = 500  # units in flight when nobody says how many GPUs; sites allow 1001 by default
 STATE_EVERY_S = 5.0  # files are read at every poll, job states only so often
 LOOK_EVERY_S = 0.2
 LAG_S = 60.0
-READ_BYTES = 1 << 16  # of one unit at a look, unless a line is longer
 #: Options of sbatch that submitit has names of its own for.
 DIRECT = ("partition", "account", "constraint", "qos", "gres", "exclude", "mem", "time", "comment")
 TASK = {"nodes": 1, "tasks_per_node": 1, "cpus_per_task": 8, "timeout_min": 120}
@@ -36,7 +34,7 @@ TASK = {"nodes": 1, "tasks_per_node": 1, "cpus_per_task": 8, "timeout_min": 120}
 
 @dataclass
 class _Job:
-    unit: Unit
+    lines: LineReader
     job: Any
     described: Path
     events: Path
@@ -121,7 +119,7 @@ class Slurm:
         with self._executor.batch():
             jobs = list(map(self._executor.submit, map(self._function, units, stems)))
         for unit, job, stem in zip(units, jobs, stems, strict=True):
-            self._jobs[unit.label] = _Job(unit, job, *self._files(stem))
+            self._jobs[unit.label] = _Job(LineReader(unit), job, *self._files(stem))
 
     def _function(self, unit: Unit, stem: str) -> Any:
         described, events = self._files(stem)
@@ -138,17 +136,11 @@ class Slurm:
         try:
             with open(job.events, "rb", opener=plain) as file:  # nodes may not read all that we may
                 file.seek(job.offset)
-                data = file.read(READ_BYTES)  # others wait
-                data += b"" if b"\n" in data else file.read(MOST_LINE_BYTES - len(data))
+                data = file.read(READ_BYTES)
         except OSError:
             return []
-        if len(data) == MOST_LINE_BYTES and b"\n" not in data:
-            job.offset += len(data)
-            job.job.cancel(check=False)
-            return [Told(job.unit.label, {"op": "fault", "why": ENDLESS})]
-        whole = data[: data.rfind(b"\n") + 1]
-        job.offset += len(whole)
-        told = [parse_line(job.unit.label, line) for line in whole.splitlines() if line]
+        job.offset += len(data)
+        told = job.lines.hear(data)
         job.told_all |= any(each.op == "end" for each in told)
         return told
 
@@ -159,11 +151,11 @@ class Slurm:
         said: list[Told] = []
         for label, job in list(self._jobs.items()):
             if job.job.done():
-                fresh = self._read(job)
-                said += fresh
+                before = job.offset
+                said += self._read(job)
                 job.done_since = job.done_since or time.monotonic()
-                late = time.monotonic() - job.done_since < LAG_S
-                if late and (fresh or (job.job.state == "COMPLETED" and not job.told_all)):
+                more = job.offset > before or (job.job.state == "COMPLETED" and not job.told_all)
+                if more and time.monotonic() - job.done_since < LAG_S:
                     continue  # a shared file system may show the last lines later than the state
                 why = "" if job.told_all else _ending(job.job)
                 said.append(gone(label, why))

@@ -58,6 +58,11 @@ class Unit(Frozen):
         one_s = limits.import_s + limits.build_s + len(run.cases) * each
         return 600 + run.rule.time_limit_s + count * one_s
 
+    @property
+    def line_bytes(self) -> int:
+        """Longer than a row of it can be: its texts, and blocks of MOST_CALLS calls, some again."""
+        return (512 << 10) + (4 << 10) * self.request.suite.blocks
+
     def split(self, cases: Iterable[str], died_at: str = "") -> Iterator["Unit"]:
         """The next attempt, one unit an entrant: who takes a node down does it alone."""
         avoid = (*self.avoid, died_at) if died_at else self.avoid

@@ -13,13 +13,14 @@ from benchmarks import null_unit
 from harness import PROTOCOL
 from harness.board import record
 from harness.campaign import local as local_engine
-from harness.campaign.executor import parse_line
+from harness.campaign.executor import READ_BYTES, LineReader, parse_line
 from harness.campaign.local import Local
 from harness.campaign.pending_results import PendingResults
 from harness.campaign.unit import Unit, to_text
 from harness.errors import GpuUnhealthyError
 from harness.measure.audit import Asked, made_again
 from harness.schema import (
+    MOST_CALLS,
     Error,
     Kind,
     Machine,
@@ -30,6 +31,7 @@ from harness.schema import (
     Stopping,
     Sustained,
 )
+from harness.schema.result import Telemetry
 from tests.campaign.units import NULL, SUITE, Watched, conclude, counted, once, units
 
 
@@ -407,7 +409,7 @@ def test_a_line_that_is_no_message_costs_nobody_a_row(line: str) -> None:
     ("says", "why"),
     [
         ("print('x\\n' * 1000, flush=True); time.sleep(60)", "20 lines that nobody understands"),
-        ("sys.stdout.write('x' * (33 << 20)); time.sleep(60)", "a line of more than 32 MiB"),
+        ("sys.stdout.write('x' * (33 << 20)); time.sleep(60)", "20 lines that nobody understands"),
     ],
 )
 def test_who_never_stops_talking_is_ended(
@@ -529,3 +531,54 @@ def test_nothing_is_made_of_what_stands_behind_a_row(monkeypatch: pytest.MonkeyP
         line = '{"op": "result", "line": "' + begins + ', "x": ' + lists + "}"
         assert parse_line("one", line.encode()).op == "nonsense"
     assert made == []
+
+
+def test_lines_come_whole_wherever_a_look_cuts_them() -> None:
+    (unit,) = units(["n0"])
+    said = [{"op": "note", "text": "é" * n} for n in range(9)]
+    data = "\n".join(json.dumps(each, ensure_ascii=False) for each in said).encode() + b"\n\n"
+    for step in (1, 7, len(data)):
+        reader = LineReader(unit)
+        told = [t for at in range(0, len(data), step) for t in reader.hear(data[at : at + step])]
+        assert [t.message for t in told] == said
+
+
+def test_of_a_line_without_an_end_no_more_is_kept_than_a_row_has() -> None:
+    """32 MiB of each unit, whatever it had been asked."""
+    (unit,) = units(["n0"])
+    reader, told = LineReader(unit), []
+    for _ in range(4 * unit.line_bytes // READ_BYTES):
+        told += reader.hear(b"x" * READ_BYTES)
+        assert len(reader._rest) <= unit.line_bytes
+    assert {t.op for t in told} == {"nonsense"}
+    assert 2 <= len(told) <= 4
+    assert [t.op for t in reader.hear(b'\n{"op": "end"}\n')][-1] == "end"
+
+
+def test_the_longest_row_that_a_unit_can_tell_is_read() -> None:
+    case = SUITE.cases[0].model_copy(update={"burst": MOST_CALLS})
+    (unit,) = units(["n0"], suite=SUITE.model_copy(update={"cases": (case,), "blocks": 20}))
+    described = json.loads(to_text(unit))
+    plain = record.parse(
+        null_unit.row(described, described["request"]["entrants"][0], "one", "CRASHED").encode()
+    )
+    ms, reading = (
+        1 / 3,
+        Telemetry(sm_mhz=1980, power_w=1 / 3, throttle=("hw_thermal_slowdown",) * 4),
+    )
+    long = {"calls_ms": (ms,) * MOST_CALLS, "t2_ms": ms, "rest_ms": ms, "alone_ms": ms}
+    row = plain.model_copy(
+        update={
+            "samples": tuple(Sample(block=block, **long) for block in range(30)),
+            "telemetry": (reading,) * 34,
+            "null_gaps_ms": (ms,) * 34,
+            **dict.fromkeys(("kernels", "configs"), ('\\"' * 150,) * 64),
+            **dict.fromkeys(("reason", "log_tail"), '\\"' * 4000),
+        }
+    )
+    told = json.dumps({"op": "result", "line": record.to_line(row)}).encode()
+    reader = LineReader(unit)
+    parts = [told[at : at + READ_BYTES] for at in range(0, len(told), READ_BYTES)]
+    assert [t.op for part in (*parts, b"\n") for t in reader.hear(part)] == ["result"]
+    account = PendingResults(unit, print)
+    account.take(row)

@@ -101,11 +101,11 @@ def test_who_swallows_its_cancellation_is_given_up(
     """The end of a unit came from its node alone: the campaign waited for it for ever."""
 
     def deaf() -> Any:
-        def carry_out(unit: str, command: list[str], root: str) -> Iterator[list[bytes]]:
+        def carry_out(unit: str, command: list[str], root: str) -> Iterator[bytes]:
             import contextlib
             import time
 
-            yield []
+            yield b""
             while True:
                 with contextlib.suppress(KeyboardInterrupt):
                     time.sleep(60)

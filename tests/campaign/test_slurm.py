@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import pickle
 import re
@@ -12,6 +13,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
+from harness.campaign.executor import READ_BYTES, LineReader
 from harness.errors import UsageError
 from tests.campaign.units import NULL, SUITE, conclude, counted, once, units
 
@@ -96,8 +98,7 @@ def test_a_link_in_the_place_of_events_leads_nowhere(tmp_path: Path) -> None:
 
 def test_one_unit_s_lines_hold_up_no_other_s_and_none_is_lost(tmp_path: Path) -> None:
     line = '{"op":"note","text":"' + "x" * 99 + '"}\n'
-    engine, job = slurm(tmp_path), MagicMock(offset=0, events=tmp_path / "events", told_all=False)
-    job.done_since, job.job.state = 0.0, "COMPLETED"
+    engine, job = slurm(tmp_path), job_of(tmp_path / "events", "COMPLETED")
     job.events.write_text("\n" * 1000 + line * 30_000)
     engine._jobs["0.0"] = job
     told = engine._read(job)
@@ -107,6 +108,36 @@ def test_one_unit_s_lines_hold_up_no_other_s_and_none_is_lost(tmp_path: Path) ->
         engine._asked, job.told_all = 0.0, True
     assert len(told) == 30_000 + 1
     assert told[-1].op == "gone"
+
+
+def job_of(events: Path, state: str) -> MagicMock:
+    """A job that is over, whose process wrote `events`."""
+    (unit,) = units(["n0"])
+    told = {"told_all": False, "done_since": 0.0, "lines": LineReader(unit)}
+    job = MagicMock(offset=0, events=events, **told)
+    job.job.state = state
+    return job
+
+
+def test_a_look_is_no_longer_behind_a_long_line(tmp_path: Path) -> None:
+    """32 MiB of two-byte lines: 16.8 million messages, while nobody else was heard."""
+    engine, job = slurm(tmp_path), job_of(tmp_path / "events", "RUNNING")
+    job.events.write_bytes(b"y" * READ_BYTES + b"\n" + b"x\n" * READ_BYTES + b"\r" * READ_BYTES)
+    told = [len(engine._read(job)) for _ in range(6)]
+    assert max(told) <= READ_BYTES // 2 + 1
+    assert job.offset == job.events.stat().st_size
+
+
+def test_a_row_of_many_looks_is_whole_before_its_job_is_gone(tmp_path: Path) -> None:
+    engine, job = slurm(tmp_path), job_of(tmp_path / "events", "FAILED")
+    engine._jobs["0.0"] = job
+    line = "y" * 5 * READ_BYTES
+    job.events.write_text(json.dumps({"op": "result", "line": line}) + "\n")
+    told: list[Any] = []
+    while engine._jobs:
+        told, engine._asked = told + engine._states(), 0.0
+    assert [each.op for each in told] == ["result", "gone"]
+    assert told[0].message["line"] == line
 
 
 def test_options_for_sbatch() -> None:
