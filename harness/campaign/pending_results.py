@@ -89,6 +89,9 @@ class PendingResults:
         if not days[0] <= result.date <= days[1]:
             said = f"date {result.date} is not of {' to '.join(days)}"
             raise ValueError(f"{said}: set the clock of its machine")
+        most = (2 + len(self._owed)) * (2 + self.unit.request.suite.blocks)  # each can cost some
+        if max(map(len, (result.samples, result.telemetry, result.null_gaps_ms))) > most:
+            raise ValueError(f"{result.entry} on {result.config}: more than {most} blocks")
         rows = self._held.get(result.config)
         if rows is None or result.entry in rows:
             self._copies += 1

@@ -582,3 +582,15 @@ def test_the_longest_row_that_a_unit_can_tell_is_read() -> None:
     assert [t.op for part in (*parts, b"\n") for t in reader.hear(part)] == ["result"]
     account = PendingResults(unit, print)
     account.take(row)
+
+
+@pytest.mark.parametrize("what", ["samples", "telemetry", "null_gaps_ms"])
+def test_a_row_of_more_than_its_run_has_blocks_is_not_held(what: str) -> None:
+    """One of each case, never the last of any: they filled the memory of who schedules all."""
+    (unit,) = units(["n0"])
+    mine, _ = rows_of(unit)
+    account = PendingResults(unit, print)
+    each = {"samples": mine.samples[0], "telemetry": Telemetry(), "null_gaps_ms": 0.0}[what]
+    with pytest.raises(ValueError, match="n0 on one: more than 88 blocks"):
+        account.take(mine.model_copy(update={what: (each,) * 1000}))
+    assert not any(account._held.values())
