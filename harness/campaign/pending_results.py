@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from harness.board import record
 from harness.campaign.unit import Unit, misfit
-from harness.measure.audit import Asked, audited, dates_between, named_now
+from harness.measure.audit import CONCLUDED, Asked, audited, dates_between, named_now
 from harness.measure.gpu_specs import PARTS, misnamed
 from harness.measure.verdict import Evidence, asked_facts, conclude_case
 from harness.process.text import shown
@@ -22,7 +22,7 @@ from harness.schema import Entrant, Machine, Result, Status
 #: Our own faults; a later attempt may do better.
 NO_WORD = frozenset({Status.INTERRUPTED, Status.HARNESS_ERROR})
 #: Of these the verdict leans on who was timed beside them.
-TIMED = frozenset({Status.PASSED, Status.UNSTABLE, Status.CONTENDED})
+TIMED = CONCLUDED | {Status.CONTENDED}
 MOST_REASON = 9_000  # letters, whoever told it: a fault's 8,000 (messages.py) and ours
 DAY_S = 86_400.0  # by which the clock of a node may be behind
 

@@ -33,7 +33,7 @@ ROUNDING = 1e-6
 FEWEST_BLOCKS, MOST_BLOCKS = 0.5, 1.5
 READS_PCT = 0.5  # of a stretch, that its last spot checks are away from its end
 #: Endings that follow from the samples; every other is the first failure that a run saw.
-CONCLUDED = frozenset({Status.PASSED, Status.UNSTABLE})
+CONCLUDED = frozenset({Status.PASSED, Status.UNSTABLE, Status.SLOWER_ALONE})
 #: Of a run that began again without them, if they are not of the others' run.
 LEFT_THE_RUN = frozenset({Status.BROKE_THE_RUN, Status.HARNESS_ERROR})
 #: What stands beside a failure and says nothing: no board shows it, and it is not taken.

@@ -456,6 +456,25 @@ def test_a_row_meets_the_others_in_every_block(name: str) -> None:
     assert (name, "it was not in every block, as all are") in faults
 
 
+def test_whose_calls_overlap_is_told_by_the_samples_alone() -> None:
+    """Nodes and artifacts were believed that say so beside samples that pass."""
+    evidence = {n: _kept(row) for n, row in TRUE.items()}
+    evidence["mine"].samples = [
+        s.model_copy(update={"alone_ms": s.alone_ms and 2 * s.alone_ms})
+        for s in TRUE["mine"].samples
+    ]
+    facts = replace(FACTS.for_case(TRUE["mine"].secret_commitment, SECRET), run=TRUE["mine"].run)
+    facts = replace(facts, date=TRUE["mine"].date)
+    around = (TRUE["mine"].null_gaps_ms, TRUE["mine"].telemetry)
+    told = conclude_case(evidence, facts, "base", trusted_of(evidence, "base"), *around)
+    rows = {row.entry: row for row in told}
+    assert rows["mine"].status is Status.SLOWER_ALONE
+    assert audited(rows, ASKED, SUITE)[1] == []
+    rows["mine"] = rows["mine"].model_copy(update={"samples": TRUE["mine"].samples})
+    ((name, why),) = audited(rows, ASKED, SUITE)[1]
+    assert (name, why) == ("mine", "it says SLOWER_ALONE and is PASSED: ")
+
+
 def _kept(row: Result) -> Evidence:
     """Its measured leaves once more."""
     return audit._evidence(row, ENTRANTS[row.entry], ASKED)
