@@ -31,7 +31,7 @@ from harness.process.process_tree import sweep
 from harness.process.project import HOME
 from harness.process.sandbox import enter, readable
 from harness.process.scratch import gpu_lock, scratch_folder
-from harness.schema import Kind, Machine, Result, Status
+from harness.schema import Case, Kind, Machine, Result, Status
 
 PLACES_LATER = 8  # of a baseline: about a second, see OPENING_S of harness/worker/__main__.py
 BUILDERS_AT_ONCE = 2  # of plain .cu files, each with a process for every kernel
@@ -126,7 +126,7 @@ def warm_up(request: Request, observer: Observer) -> None:
             manifest = worker.entrant.manifest
             cases = [case for case in request.asked.cases if not manifest.claims.refusal(case)]
             lacks = missing(manifest.needs) or too_old(manifest.needs, request.machine)
-            if manifest.language != "pytorch" and cases and not (lacks or worker.unmade):
+            if worker.has_builder and cases and not (lacks or worker.unmade):
                 observer.stage(name, "build ahead")
                 worker.build_ahead(cases, request.suite.limits, request.machine)
 
@@ -212,8 +212,8 @@ def note_walls(request: Request, note: Callable[[str], None]) -> None:
 
 def needs_build(worker: WorkerProcess, run: Run) -> bool:
     """Whether a builder has work: a compiled language, a case it claims, and no finished build."""
-    compiled = worker.entrant.manifest.language != "pytorch" and worker.device != "cpu"
-    return compiled and may_start(run, worker) and not worker.has_build(_made_for(run))
+    builder = worker.has_builder and worker.device != "cpu"
+    return builder and may_start(run, worker) and not worker.has_build(_made_for(run))
 
 
 def build_one(run: Run, worker: WorkerProcess, alone: bool = False) -> None:
@@ -223,7 +223,7 @@ def build_one(run: Run, worker: WorkerProcess, alone: bool = False) -> None:
     """
     name = worker.entrant.name
     run.observer.stage(name, "build")
-    cases = [case for case in run.suite.cases if not worker.entrant.manifest.claims.refusal(case)]
+    cases = _claimed(worker, run)
     try:
         status, reason, seconds = worker.build(cases, run.limits, run.facts.machine)
     except Exception as cause:  # whatever a builder says or does ends its own entry
@@ -243,6 +243,10 @@ def build_one(run: Run, worker: WorkerProcess, alone: bool = False) -> None:
         worker.keep_build(_made_for(run))
 
 
+def _claimed(worker: WorkerProcess, run: Run) -> list[Case]:
+    return [case for case in run.suite.cases if not worker.entrant.manifest.claims.refusal(case)]
+
+
 def _made_for(run: Run) -> str:
     """Another suite, compiler or GPU builds again."""
     here = run.facts.machine
@@ -258,8 +262,12 @@ def start_all(run: Run, workers: Sequence[WorkerProcess]) -> None:
     theirs = {Kind.SUBMISSION} if run.only_check else set(Kind)
     asked = (w for w in workers if w.entrant.kind in theirs and may_start(run, w))
     for place, worker in enumerate(asked):
-        run.observer.stage(worker.entrant.name, "load")
-        worker.start(place + PLACES_LATER * (worker.entrant.kind is Kind.BASELINE))
+        run.observer.stage(name := worker.entrant.name, "load")
+        ours = worker.entrant.kind is Kind.BASELINE
+        # a library compiles at its first call; who has a builder has done so
+        rehearses = ours and worker.device == "cuda" and not worker.has_builder
+        cases = _claimed(worker, run) if rehearses and name != run.roles.null else ()
+        worker.start(place + PLACES_LATER * ours, cases)
 
 
 def may_start(run: Run, worker: WorkerProcess) -> bool:

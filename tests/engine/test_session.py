@@ -197,22 +197,35 @@ def test_who_was_starved_by_another_builder_builds_again_alone(
     assert 0.1 <= known.build_s < 60 if again else known.build_s == 600
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
 @pytest.mark.parametrize("only_check", [False, True])
 def test_workers_are_told_how_many_are_asked_before_them(
-    monkeypatch: pytest.MonkeyPatch, only_check: bool
+    monkeypatch: pytest.MonkeyPatch, only_check: bool, device: str
 ) -> None:
-    """In a check a baseline's imports took two seconds of a core, and nobody asked it anything."""
+    """In a check a baseline's imports took two seconds of a core, and nobody asked it anything.
+
+    Elsewhere a library rehearses what it claims: cuDNN's plans took a run 8 s of its check.
+    """
     monkeypatch.setattr(session, "may_start", lambda _, worker: not worker.fails)
-    places: dict[str, int] = {}
+    told: dict[str, tuple[int, int]] = {}
     workers = [worker("first"), worker("failed", fails=True), worker("second"), worker("sdpa")]
+    workers += [worker("null"), worker("compiled")]
     for each in workers:
-        kind = Kind.BASELINE if each.name == "sdpa" else Kind.SUBMISSION
-        each.entrant = SimpleNamespace(name=each.name, kind=kind)
-        each.start = lambda place, name=each.name: places.update({name: place})
+        kind = Kind.SUBMISSION if each.name in {"first", "failed", "second"} else Kind.BASELINE
+        claims = SimpleNamespace(refusal=lambda case: case == 2)
+        each.entrant = SimpleNamespace(
+            name=each.name, kind=kind, manifest=SimpleNamespace(claims=claims)
+        )
+        each.device, each.has_builder = device, each.name == "compiled"
+        each.start = lambda place, cases, name=each.name: told.update({name: (place, len(cases))})
     run = SimpleNamespace(observer=SimpleNamespace(stage=lambda *_: None), only_check=only_check)
+    run.roles, run.suite = SimpleNamespace(null="null"), SimpleNamespace(cases=[1, 2, 3])
     session.start_all(run, workers)
-    later = {} if only_check else {"sdpa": 2 + session.PLACES_LATER}
-    assert places == {"first": 0, "second": 1, **later}
+    later = {
+        name: (place + session.PLACES_LATER, cases)
+        for place, name, cases in ((2, "sdpa", 2 * (device == "cuda")), (3, "null", 0))
+    } | {"compiled": (4 + session.PLACES_LATER, 0)}
+    assert told == {"first": (0, 0), "second": (1, 0), **({} if only_check else later)}
 
 
 def test_all_workers_are_killed_before_one_is_waited_for() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
+import torch
 
 from harness.catalog.entrants import load_entrant
 from harness.catalog.request import Request
@@ -29,8 +30,8 @@ from harness.process import wire
 from harness.process.child import Child
 from harness.process.messages import BurstReport
 from harness.process.sandbox import enter
-from harness.schema import Kind, Limits, Machine, Status
-from harness.worker.__main__ import Worker
+from harness.schema import Case, Kind, Limits, Machine, Status
+from harness.worker.__main__ import Worker, calls_of, rehearse
 from tests.engine.factory import worker
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -115,7 +116,7 @@ def test_a_worker_is_told_of_the_copy_and_not_of_the_folder(tmp_path: Path) -> N
     request = Request(suite, Machine(), (entrant,), "sdpa", cache=tmp_path / "cache")
     (tmp_path / "scratch").mkdir()
     worker = Crew(request, problem, "cpu", tmp_path / "scratch").workers["mine"]
-    words = worker._arguments()
+    words = worker._arguments(())
     assert words[words.index("--folder") + 1] == str(worker.jail.source)
     assert [path.name for path in worker.jail.source.iterdir()] == ["mine.py"]
     assert str(tmp_path / "mine.py") not in " ".join(words)
@@ -414,3 +415,54 @@ def test_who_keeps_the_judge_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ended == ["b"]
     ours.close()
     theirs.close()
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_a_library_rehearses_until_the_judge_speaks(
+    monkeypatch: pytest.MonkeyPatch, broken: bool
+) -> None:
+    """Of what it cannot do it says so when it is asked; a broken context is asked nothing."""
+    judge, mine = socket.socketpair()
+    did: list[str] = []
+
+    def lacks() -> None:
+        did.append("raised")
+        raise NotImplementedError
+
+    def spoken_to() -> None:
+        did.append("last")
+        judge.send(b"x")
+
+    def synchronize() -> None:
+        if broken:
+            raise RuntimeError("an illegal memory access")
+
+    def leave(code: int) -> None:
+        did.append(f"left with {code}")
+
+    monkeypatch.setattr("torch.cuda.synchronize", synchronize)
+    monkeypatch.setattr("os._exit", leave)
+    with judge, mine:
+        rehearse(mine, [lacks, spoken_to, lambda: did.append("beside the judge")])
+    assert did == ["raised", "last", *(["left with 1"] if broken else [])]
+
+
+def test_what_is_rehearsed_is_near_the_timed_shapes_and_never_one() -> None:
+    """A builder calls these too, first: its search is for them. sdpa_math needs gigabytes there."""
+    problem = get_problem("attention_forward")
+    manifest = load_entrant(ROOT / "baselines" / "sdpa", Kind.BASELINE, problem).manifest
+    case = Case(name="one", batch=1, heads=2, seqlen=128, headdim=64, burst=2)
+    args = SimpleNamespace(device="cpu", problem=problem.name, cases=f"[{case.model_dump_json()}]")
+    shapes: list[tuple[int, ...]] = []
+
+    def function(q: torch.Tensor, *_: object, **__: object) -> None:
+        shapes.append(tuple(q.shape))
+
+    for call in calls_of(function, args, manifest, timed=False):  # type: ignore[arg-type]
+        call()
+    near = list(shapes)
+    for call in calls_of(function, args, manifest):  # type: ignore[arg-type]
+        call()
+    assert near
+    assert case.shape not in near
+    assert shapes[len(near) : len(near) + 2] == [case.shape] * 2

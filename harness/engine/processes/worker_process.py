@@ -85,6 +85,11 @@ class WorkerProcess:
         return self.entrant.manifest.entry.endswith(".cu")
 
     @property
+    def has_builder(self) -> bool:
+        """Whether it is in a compiled language."""
+        return self.entrant.manifest.language != "pytorch"
+
+    @property
     def child(self) -> Child:
         """The process that was started last."""
         assert self._child, f"{self.entrant.name} was never started"
@@ -141,8 +146,7 @@ class WorkerProcess:
     def _build(
         self, cases: Sequence[Case], limits: Limits, jail: Jail, extra: Sequence[str]
     ) -> tuple[Status | None, str, float]:
-        payload = json.dumps([case.model_dump(mode="json") for case in cases])
-        arguments = [*self._arguments(), "--build", payload, *extra]
+        arguments = [*self._arguments(cases), "--build", *extra]
         if self.compiles_alone:
             builder = Child("harness.worker.build_main", arguments, jail)
         else:
@@ -180,16 +184,17 @@ class WorkerProcess:
 
     # ------------------------------------------------------------------ life
 
-    def start(self, place: int = 0) -> None:
+    def start(self, place: int = 0, rehearsed: Sequence[Case] = ()) -> None:
         """Launch the process; it loads the submission while nobody waits.
 
-        `place`: how many are started with it and asked before it.
+        place: how many are started with it and asked before it. rehearsed: near these it calls the
+        submission until the judge speaks.
         """
         self.end()  # one that died unattended still holds its end of the line
         self.starts += 1
         self.ended_for = None
         self.held.clear()
-        arguments = [*self._arguments(), "--place", str(place)]
+        arguments = [*self._arguments(rehearsed), "--place", str(place)]
         self._child = Child("harness.worker", arguments, self.jail, self.forkserver)
 
     def attach(
@@ -281,11 +286,13 @@ class WorkerProcess:
         shown = self._child and self.entrant.kind is Kind.SUBMISSION
         return self._child.log_tail() if shown and self._child else ""
 
-    def _arguments(self) -> list[str]:
+    def _arguments(self, cases: Sequence[Case]) -> list[str]:
         manifest = self.entrant.manifest.model_dump_json()
+        told = json.dumps([case.model_dump(mode="json") for case in cases]) if cases else ""
         return [
             *("--folder", str(self.jail.source), "--manifest", manifest, "--device", self.device),
             *("--function", self.problem.function, "--problem", self.problem.name),
+            *("--cases", told),
         ]
 
 
