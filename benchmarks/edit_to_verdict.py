@@ -107,9 +107,9 @@ def child(kernel: str, suite_name: str, started: float) -> int:  # noqa: PLR0915
         wait_ready(judge)
         say(f"the judge is found ready; {listed(judge.start_s)}")
 
-    def told_start(worker: WorkerProcess, place: int = 0) -> None:
+    def told_start(worker: WorkerProcess, *args: Any) -> None:
         """A fork comes when the fork server has its torch."""
-        start(worker, place)
+        start(worker, *args)
         if worker.entrant.name == own:
             say("its worker is forked")
 

@@ -21,6 +21,7 @@ from harness.engine.processes.judge_client import JudgeClient
 from harness.engine.processes.worker_process import WorkerProcess
 from harness.engine.run import BrokenRun, Run
 from harness.errors import HarnessError, UnavailableError
+from harness.measure import stats
 from harness.measure.audit import named_now
 from harness.measure.machine import minor_of, missing, too_old, without_gpu
 from harness.measure.telemetry import Monitor
@@ -146,6 +147,8 @@ def prepare(run: Run, request: Request) -> None:
     beside = [w for w in run.workers.values() if w.compiles_alone or w not in (*search, *wait)]
     with ThreadPoolExecutor(BUILDERS_AT_ONCE) as pool:
         builds = [pool.submit(build_one, run, each) for each in to_build if each not in search]
+        if not run.only_check:
+            stats.get_ready()  # the fork server imports torch meanwhile
         start_all(run, beside)
         for worker in search:
             build_one(run, worker)

@@ -64,6 +64,11 @@ def _imported(name: str) -> Any:
             os.environ[BLAS_THREADS] = before
 
 
+def get_ready() -> None:
+    """Import what the first interval needs, half a second, while nobody waits."""
+    _imported(SPECIAL)
+
+
 LEVEL = 0.95
 TRIM = 0.2
 RESAMPLES = 4000

@@ -76,7 +76,7 @@ def worker(
     return SimpleNamespace(name=name, build_starved=False, entrant=entrant, **flags)
 
 
-def prepare(told: list[str], *workers: SimpleNamespace) -> None:
+def prepare(told: list[str], *workers: SimpleNamespace, only_check: bool = True) -> None:
     for each in workers:
         each.end = lambda name=each.name: told.append(f"end {name}")
     run = SimpleNamespace(
@@ -89,6 +89,7 @@ def prepare(told: list[str], *workers: SimpleNamespace) -> None:
         quiet=Quiet(),
         facts=SimpleNamespace(machine=SimpleNamespace(has_gpu=True)),
         suite=SimpleNamespace(device="gpu"),
+        only_check=only_check,
     )
     session.prepare(run, SimpleNamespace(sandbox=0))
 
@@ -106,6 +107,16 @@ def test_where_nobody_searches_nobody_waits(told: list[str]) -> None:
     prepare(told, worker("pytorch", builds=False), worker("cu", alone=True))
     assert sorted(told[:2]) == ["build cu", "start pytorch cu"]
     assert told[2:] == ["judge", "ask", "start ", "judge"]
+
+
+def test_statistics_are_imported_where_the_fork_server_is_waited_for_anyway(
+    told: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the first interval half a second of a timed run went by; a check has no interval."""
+    monkeypatch.setattr(session.stats, "get_ready", lambda: told.append("scipy"))
+    prepare(told, worker("cu", alone=True), only_check=False)
+    assert sorted(told[:2]) == ["build cu", "scipy"]
+    assert told[2:] == ["start cu", "judge", "ask", "start ", "judge"]
 
 
 def test_a_worker_whose_kernel_does_not_compile_is_ended(told: list[str]) -> None:
