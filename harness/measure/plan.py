@@ -73,13 +73,19 @@ def plan_case(
 
 
 def further_block(
-    case: Case, problem: Problem, entrants: Sequence[str], rng: random.Random, index: int
+    case: Case,
+    problem: Problem,
+    entrants: Sequence[str],
+    rng: random.Random,
+    index: int,
+    share: float = AUDIT_SHARE,
 ) -> list[Block]:
-    """One more timed block, with an audit at its side as often as among the planned ones."""
-    found = [Block(Probe(case, "normal", problem.kwargs(case)), shuffled(entrants, rng), index)]
-    if (audits := problem.audits(case)) and rng.random() < AUDIT_SHARE:
-        found.insert(rng.randrange(2), Block(rng.choice(audits), shuffled(entrants, rng), None))
-    return found
+    """One more timed block, behind audits: `share` of all that come are some, by chance alone."""
+    audits, found = problem.audits(case), list[Block]()
+    while audits and rng.random() < share:
+        found.append(Block(rng.choice(audits), shuffled(entrants, rng), None))
+    normal = Probe(case, "normal", problem.kwargs(case))
+    return [*found, Block(normal, shuffled(entrants, rng), index)]
 
 
 def shuffled(names: Sequence[str], rng: random.Random) -> tuple[str, ...]:

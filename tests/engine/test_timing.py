@@ -527,6 +527,19 @@ def test_blocks_disturbed_by_many_are_all_run_again_and_make_nobody_give_up(benc
     assert bench.state.record("base", CASE).status is None, "the house's own are not watched"
 
 
+def test_calls_by_themselves_of_repeated_blocks_are_more_often_odd_than_not(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Friends had all planned ones struck; of those that came instead one in seven was odd."""
+    seen: list[Block] = []
+    monkeypatch.setattr(timing, "run_block", lambda state, case, block: seen.append(block))
+    bench.state.woken["c"] = 200
+    timing.repeat_disturbed(bench.state, CASE, NAMES)
+    alone = [block.timed for block in seen if block.alone]
+    assert alone.count(True) == 200
+    assert 300 < alone.count(False) < 500
+
+
 def test_only_baselines_that_have_not_failed_are_trusted_and_the_control_comes_first(
     bench: Bench,
 ) -> None:

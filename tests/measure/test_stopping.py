@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -108,14 +109,21 @@ def test_who_leaves_early_has_met_an_audit() -> None:
         )
 
 
-def test_blocks_beyond_the_plan_hide_audits_too() -> None:
+@pytest.mark.parametrize(("share", "fewest", "most"), [((), 30, 100), ((2 / 3,), 500, 700)])
+def test_blocks_beyond_the_plan_hide_audits_too(
+    share: tuple[float, ...], fewest: int, most: int
+) -> None:
+    """What came before says nothing of the next: an audit at the side of each block would."""
     rng = random.Random(7)
-    groups = [further_block(SUITE.cases[0], PROBLEM, NAMES, rng, 20 + n) for n in range(300)]
-    assert [b.index for g in groups for b in g if b.timed] == list(range(20, 320))
-    audits = [b for g in groups for b in g if not b.timed]
-    assert 30 < len(audits) < 75
+    asked = SUITE.cases[0], PROBLEM, NAMES, rng
+    blocks = [block for n in range(300) for block in further_block(*asked, 20 + n, *share)]
+    assert [b.index for b in blocks if b.timed] == list(range(20, 320))
+    audits = [b for b in blocks if not b.timed]
+    assert fewest < len(audits) < most
     assert all(b.probe.distribution != "normal" for b in audits)
-    assert {g[0].timed for g in groups if len(g) == 2} == {True, False}
+    behind = [(before.timed, b.timed) for before, b in pairwise(blocks)]
+    after = {was: [now for before, now in behind if before is was] for was in (True, False)}
+    assert abs(sum(after[True]) / len(after[True]) - sum(after[False]) / len(after[False])) < 0.1
 
 
 UNTIL = StoppingRule(until_pct=0.3)
