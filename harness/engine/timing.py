@@ -18,8 +18,8 @@ from harness.process.messages import BurstReport
 from harness.schema import LEAST_MS, Case, Kind, Sample, Status, times_ms
 
 EXTRA_SHARE = 0.5  # disturbed blocks are repeated, up to this share of the plan
-#: Of the calls by themselves in these, so more than of those planned: friends had seven repeated, and
-#: five of them, which few odd values met, hid overlap that gave 4 % on an H200.
+#: Of the calls by themselves in these: friends had seven repeated, and five of them that met few
+#: odd values hid overlap which gave 4 % on an H200.
 ODD_SHARE = 2 / 3
 #: Behind who takes longer, beside its calls or for them: 240 ms of products left the chip at 1455
 #: MHz, not 1980, and it came back within 150 ms; turns of 29 ms, and three entries' of 15, cost a
