@@ -17,6 +17,7 @@ from harness.board.rank import Board, leaderboard
 from harness.board.render.markdown import render, safe
 from harness.board.render.notes import Notes, conditions_of
 from harness.board.render.text import (
+    FITTING,
     NEXT,
     milliseconds,
     next_step,
@@ -322,6 +323,19 @@ def test_numbers() -> None:
 def test_the_next_step_fits_the_reason(status: Status, reason: str, said: str) -> None:
     told = next_step(result(status=status, reason=reason))
     assert re.search(said, told)
+
+
+@pytest.mark.parametrize("status", FITTING)
+def test_no_more_of_a_reason_is_searched_than_is_shown(
+    status: Status, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of 100,000 letters took six seconds of a pattern, in each row of each board."""
+    asked: dict[str, int] = {}
+    monkeypatch.setattr(re, "search", lambda mark, text: asked.update({mark: len(text)}))
+    said = NEXT[status].replace("NAME", "mine")
+    assert next_step(result(status=status, reason="needs a " * 12_000)) == said
+    assert asked.keys() == FITTING[status].keys()
+    assert max(asked.values()) <= 400
 
 
 def board_of(moves: dict[str, np.ndarray]) -> Board:

@@ -20,7 +20,7 @@ _ESCAPES = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]P^_X].*?(?:\x07|\x1b\\|$)|\x1b.?|[\x80-\x9f]", re.DOTALL
 )
 _PLAIN = re.compile(r"[A-Za-z0-9_.,()%=/+-]+(?: [A-Za-z0-9_.,()%=/+-]+)*")
-MOST_MARKS = 3
+MOST_MARKS, MOST_SHOWN = 3, 400  # accents on one letter; letters of a reason
 DOUBT = "?"  # behind a place or a figure whose row was not judged
 UNHELD = {
     "unlocked": "unlocked: the driver locked no process, so others' kernels may have run beside it",
@@ -28,7 +28,7 @@ UNHELD = {
 }
 
 
-def sanitize(text: str, limit: int = 400) -> str:
+def sanitize(text: str, limit: int = MOST_SHOWN) -> str:
     """One harmless line: no escape sequence, no order, no control or bidi character."""
     if len(text) <= limit and _PLAIN.fullmatch(text):
         return text  # nearly always, and a board of 100,000 lines asks often
@@ -147,7 +147,7 @@ NEXT = {
     Status.HARNESS_ERROR: "our fault, not the submission's; please report it",
 }
 
-#: Where the reason tells more than the status: of each status the first pattern that fits.
+#: Where what is shown of a reason tells more than the status: of each the first pattern that fits.
 FITTING = {
     Status.INTERRUPTED: {r"^not measured: ": "mend what failed, and run it again"},
     Status.BAD_OUTPUT: {r"NoneType": "end the function with return and its tensor"},
@@ -189,8 +189,8 @@ def next_step(result: Result, flags: str = "") -> str:
         words = (result.run, result.entry, result.config)
         quoted = shlex.join(sanitize(word, 100) for word in words)
         return f"python run.py replay {quoted} --dump x.pt{flags}"
-    fitting = FITTING.get(result.status, {}).items()
-    hint = next((hint for mark, hint in fitting if re.search(mark, result.reason)), "")
+    fitting, reason = FITTING.get(result.status, {}).items(), result.reason[:MOST_SHOWN]
+    hint = next((hint for mark, hint in fitting if re.search(mark, reason)), "")
     return (hint or NEXT.get(result.status, "")).replace("NAME", sanitize(result.entry, 80))
 
 
