@@ -1,7 +1,7 @@
 """The flags that a submission may give to NVRTC and nvcc: by allow-list.
 
-A flag can name a program to run (-ccbin), a file to write (--time) or more flags (@file,
--Xcompiler), so what is not known here is refused. The walls hold whatever comes through.
+A flag can name a program to run (-ccbin), a file to write (--time), more flags (@file, -Xcompiler)
+or hide warnings (-w), so what is not known here is refused. The walls hold whatever comes through.
 """
 
 import re
@@ -25,8 +25,7 @@ ALLOWED = {
     "--extended-lambda": r"--?(expt-)?extended-lambda",
     "-default-device": r"--?default-device",
     "--diag-suppress=N": r"--?diag-suppress=\d+(,\d+)*",
-    "-w": r"-w|--disable-warnings",
-    "-Xptxas=OPTION": r"(-Xptxas=?|--ptxas-options=)(-O[0-3]|-v|-w|-dlcm=c[ags]|--warn-on-spills)",
+    "-Xptxas=OPTION": r"(-Xptxas=?|--ptxas-options=)(-O[0-3]|-v|-dlcm=c[ags]|--warn-on-spills)",
 }
 _PATTERN = re.compile("|".join(f"(?:{pattern})" for pattern in ALLOWED.values()))
 
@@ -42,9 +41,5 @@ def refusal(flag: str) -> str:
 
 def placed(flags: Iterable[str], folder: Path) -> list[str]:
     """`flags` with the folders of -I below `folder`, whatever the compiler's own is."""
-    done = []
-    for flag in flags:
-        found = _PATTERN.fullmatch(flag)
-        inside = found["folder"] if found else None
-        done.append(f"-I{folder / inside}" if inside else flag)
-    return done
+    each = ((flag, _PATTERN.fullmatch(flag)) for flag in flags)
+    return [f"-I{folder / m['folder']}" if m and m["folder"] else flag for flag, m in each]

@@ -164,6 +164,9 @@ REFUSED = [
     "-Xcompiler",
     "--compiler-options=-B.",
     "-Xlinker=-T",
+    "-w",  # what is promised of warnings counts them
+    "--disable-warnings",
+    "-Xptxas=-w",
     "-Xptxas=-o,/tmp/x",
     "--ptxas-options=--input-as-string",
     "-o",

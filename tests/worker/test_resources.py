@@ -120,6 +120,43 @@ def test_notes_are_cut_as_they_are_sent():
             assert len(json.dumps(found.notes)) < wire.MAX_BYTES * 0.9
 
 
+def test_warnings_that_nobody_is_told_are_counted():
+    """101 of them kept a promise of 100."""
+    for many in (IGNORED * 150, IGNORED * 50 + IGNORED.replace(";", " in function 'slow';") * 100):
+        slow, _ = parse_ptxas(many + LOG, BOTH, "sm_90a")
+        (said,) = replace(slow, promises={"warnings": 100}).broken
+        assert said == "150 warnings of ptxas, promised at most 100"
+        assert len(slow.notes) == 100
+
+
+@pytest.mark.parametrize(
+    ("line", "counts"),
+    [
+        ("ptxas warning : Value for entry slow is out of range. It is ignored", (1, 0)),
+        ("ptxas warning : Registers are spilled to local memory in function 'fast'", (0, 1)),
+        ("ptxas warning : Too big maxrregcount value specified 999, will be ignored", (1, 1)),
+        ("ptxas /tmp/k.ptx, line 9; warning : Advisory: it is deprecated", (1, 1)),
+        ("k.cu(1): warning #1: (C75", (0, 0)),
+    ],
+)
+def test_a_warning_of_ptxas_needs_no_code(line, counts):
+    """A bound in __launch_bounds__ was ignored, and no warning was told."""
+    found = parse_ptxas(f"{line}\n{LOG}", BOTH, "sm_90a")
+    assert tuple(each.noted for each in found) == counts
+    for each in found:
+        assert all(note.startswith("ptxas: ") for note in each.notes)
+        assert len(replace(each, promises={"warnings": 0}).broken) == each.noted
+
+
+@needs_nvcc
+def test_an_ignored_bound_of_blocks_is_a_warning(tmp_path):
+    source = 'extern "C" __global__ void __launch_bounds__(1024, 4) f(float* q) { q[0] = 1; }\n'
+    (tmp_path / "f.cu").write_text(f"// promise: warnings=0\n{source}")
+    (only,) = resources.build(tmp_path, "submission.py", None, tmp_path, ["sm_90a"])
+    assert only.broken == ["1 warnings of ptxas, promised at most 0"]
+    assert "minnctapersm will be ignored" in only.warnings[0]
+
+
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("names", [("f", "f"), ("f", "::f")])
 def test_a_kernel_that_is_launched_in_two_ways_is_told_in_both(

@@ -74,6 +74,7 @@ class KernelReport:
     occupancy_pct: Annotated[float, Field(ge=0, le=100)] | None = None
     limited_by: str = ""
     notes: Annotated[tuple[str, ...], Field(max_length=MOST_NOTES)] = ()  # of ptxas: C7508
+    noted: Count = 0  # so many notes there were
     #: What the source promises of it (harness/worker/cuda/promises.py).
     promises: Mapping[str, Count] = field(default_factory=dict)
 
@@ -81,7 +82,7 @@ class KernelReport:
     def broken(self) -> list[str]:
         """Promises that it does not keep."""
         spills = self.spill_store_bytes + self.spill_load_bytes
-        found = {"registers": self.registers, "spills": spills, "warnings": len(self.notes)}
+        found = {"registers": self.registers, "spills": spills, "warnings": self.noted}
         threads = self.threads or MOST_THREADS
         of = "" if self.threads else f" of {threads} threads (it has no __launch_bounds__)"
         blocks = with_occupancy(replace(self, threads=threads)).blocks_per_sm
@@ -138,7 +139,10 @@ SAID = (
     rf"|\b(\d{{1,9}}) ({'|'.join([*OF_KERNEL.values(), *OF_FUNCTION.values()])})"
 )
 SAID_BYTES = 6000  # of a compiler's words
-NOTED = r"\((C75\d\d)\)(?:[^:]*:)?\s*(.*?)(?: in (?:the )?function '([^']+)')?\.?$"
+NOTED = (  # what it is of, says, and of which kernel
+    r"(?:\((C75\d\d)\)(?:[^:]*:)?|^(ptxas)\b.*?\bwarning *:)\s*"
+    r"(.*?(?: for entry (\S+).*?)?)(?: in (?:the )?function '([^']+)')?\.?$"
+)
 
 
 def parse_ptxas(log: str, kernels: Mapping[str, int | None], arch: str) -> list[KernelReport]:
@@ -159,16 +163,17 @@ def parse_ptxas(log: str, kernels: Mapping[str, int | None], arch: str) -> list[
     called = {function for _, function in found} - {*kernels, ""}
     notes: dict[str, list[str]] = {name: [] for name in ("", *kernels)}
     for note in filter(None, (re.search(NOTED, line) for line in log.splitlines())):
-        told = notes.get(note[3], notes[""])
-        if len(told) < MOST_NOTES:  # of what is a note, each kernel's own: none hides another's
-            told.append(cut(f"{note[1]}: {note[2].strip()}", MOST_NOTE))
+        told = notes.get(note[4] or note[5], notes[""])  # each kernel's own: none hides another's
+        text = f"{note[1] or note[2]}: {note[3].strip()}"
+        told.append(cut(text, MOST_NOTE) if len(told) < MOST_NOTES else "")  # but it counts
     reports = []
     for name in filter(kernels.__contains__, named):
         numbers: dict[str, Any] = {key: found[what, name] for key, what in OF_KERNEL.items()}
         for key, what in OF_FUNCTION.items():
             numbers[key] = sum(found[what, each] for each in (name, *called))
-        own = (*notes[name], *notes[""])[:MOST_NOTES]
-        reports.append(KernelReport(name, arch, **numbers, threads=kernels[name], notes=own))
+        own = (*notes[name], *notes[""])
+        numbers |= {"threads": kernels[name], "notes": own[:MOST_NOTES], "noted": len(own)}
+        reports.append(KernelReport(name, arch, **numbers))
     return reports
 
 
