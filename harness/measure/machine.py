@@ -39,7 +39,7 @@ def gpu_uuids() -> list[str]:
         if lib is None:
             return []
         numbers = range(lib.nvmlDeviceGetCount())
-        return [_text(lib.nvmlDeviceGetUUID(lib.nvmlDeviceGetHandleByIndex(i))) for i in numbers]
+        return [lib.nvmlDeviceGetUUID(lib.nvmlDeviceGetHandleByIndex(i)) for i in numbers]
 
 
 def visible(uuids: list[str], environment: Mapping[str, str] = os.environ) -> list[int]:
@@ -85,13 +85,13 @@ def _describe(lib: ModuleType, gpu: int, base: dict[str, Any]) -> Machine:
     with contextlib.suppress(lib.NVMLError):
         power = lib.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000
     return Machine(
-        gpu=_text(lib.nvmlDeviceGetName(handle)),
-        uuid=_text(lib.nvmlDeviceGetUUID(handle)),
+        gpu=lib.nvmlDeviceGetName(handle),
+        uuid=lib.nvmlDeviceGetUUID(handle),
         sms=lib.nvmlDeviceGetNumGpuCores(handle) // cores,
         capability=capability,
         memory_gib=round(lib.nvmlDeviceGetMemoryInfo(handle).total / 2**30, 1),
         power_limit_w=power,
-        driver=_text(lib.nvmlSystemGetDriverVersion()),
+        driver=lib.nvmlSystemGetDriverVersion(),
         cuda=f"{cuda // 1000}.{cuda % 1000 // 10}",
         **base,
     )
@@ -147,10 +147,6 @@ def _cudnn() -> str:
             for wheel in importlib.metadata.distributions(name=name, path=beside):
                 return (wheel.version or "")[:MOST]  # None where its METADATA are gone
     return ""
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode() if isinstance(value, bytes) else value
 
 
 def _cpu_name() -> str:
