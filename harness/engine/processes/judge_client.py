@@ -68,9 +68,7 @@ class JudgeClient:
         """Hand the worker's line to the judge; None if it mapped its buffers, else its failure."""
         message = {"op": "attach", "worker": name, "timeout_s": timeout_s}
         message |= {"input_bytes": sizes[0], "output_bytes": sizes[1]}
-        with self._busy_with(name):
-            self._send(message, (worker.line.fileno(),))
-            answer = self._answer_of_worker(timeout_s + TURN_SPARE_S, overdue)
+        with self._turn(message, timeout_s, overdue, (worker.line.fileno(),)) as answer:
             return None if answer.get("ok") else self._read(answer, BurstReport)
 
     def inputs(
@@ -115,9 +113,7 @@ class JudgeClient:
         """
         message = {"op": "burst", "worker": name, "timeout_s": timeout_s, **asdict(options)}
         message |= {} if kernels_s is None else {"kernels_s": kernels_s}
-        with self._busy_with(name):
-            self._send(message)
-            answer = self._answer_of_worker(2 * timeout_s + TURN_SPARE_S, overdue)
+        with self._turn(message, 2 * timeout_s, overdue) as answer:
             return self._read(answer, BurstReport)
 
     def stretch(
@@ -125,9 +121,7 @@ class JudgeClient:
     ) -> StretchReport:
         """Run `calls` calls, some `seconds`, on windows into the current inputs, back to back."""
         message = {"op": "stretch", "worker": name, "calls": calls, "seconds": seconds}
-        with self._busy_with(name):
-            self._send(message | {"timeout_s": timeout_s})
-            answer = self._answer_of_worker(2 * timeout_s + TURN_SPARE_S, overdue)
+        with self._turn(message | {"timeout_s": timeout_s}, 2 * timeout_s, overdue) as answer:
             return self._read(answer, StretchReport)
 
     def start_profilers(
@@ -142,9 +136,8 @@ class JudgeClient:
         end = time.monotonic() + timeout_s
         for name in names:
             left = max(0.0, end - time.monotonic())
-            with self._busy_with(name):
-                self._send({"op": "profiler_started", "worker": name, "timeout_s": left})
-                answer = self._answer_of_worker(left + TURN_SPARE_S, partial(overdue, name))
+            message = {"op": "profiler_started", "worker": name, "timeout_s": left}
+            with self._turn(message, left, partial(overdue, name)) as answer:
                 self._read(answer, Done)
 
     def detach(self, name: str) -> None:
@@ -171,15 +164,21 @@ class JudgeClient:
         """Have one call of the replayed burst written to `path`, if any; SHA-256 of its inputs."""
         return self._ask({"op": "dump", "path": path, "call": call}, messages.Dumped).sha256
 
-    def _answer_of_worker(self, deadline_s: float, overdue: Overdue) -> wire.Message:
-        """The answer to a request in which a worker runs.
+    @contextlib.contextmanager
+    def _turn(
+        self, message: wire.Message, most_s: float, overdue: Overdue, fds: tuple[int, ...] = ()
+    ) -> Iterator[wire.Message]:
+        """The answer to a request in which a worker runs; the judge takes `most_s` for it.
 
         A worker can keep the judge from its own deadlines (a GPU that is never free). `overdue`
         ends it then, and the judge goes on.
         """
-        if not select.select([self.child.line], [], [], deadline_s)[0]:
-            overdue(deadline_s)
-        return self._receive(JUDGE_REQUEST_S)
+        deadline_s = most_s + TURN_SPARE_S
+        with self._busy_with(message["worker"]):
+            self._send(message, fds)
+            if not select.select([self.child.line], [], [], deadline_s)[0]:
+                overdue(deadline_s)
+            yield self._receive(JUDGE_REQUEST_S)
 
     @contextlib.contextmanager
     def _busy_with(self, worker: str) -> Iterator[None]:
