@@ -60,7 +60,7 @@ def gather(
     found: dict[Path, Entrant] = {}
     named: set[Path] = set()
     refused: list[SubmissionError] = []
-    for name in _split(names):
+    for name in split(names):
         if name != ALL:
             paths = _resolve(name, root, refused)
         elif kind is Kind.BASELINE:
@@ -120,7 +120,7 @@ def problem_of(names: Iterable[str], root: Path) -> Problem:
     By their manifests, or the function that a bare file defines: nothing is hashed or parsed for
     it. Who lacks that function, or cannot be read, says so when it is loaded: no vote against one.
     """
-    told, first = Counter[str](), next(iter(_split(names)), ALL)
+    told, first = Counter[str](), next(iter(split(names)), ALL)
     with contextlib.suppress(UsageError):
         for path in _resolve(first, root) if first != ALL else ():
             with contextlib.suppress(UsageError):
@@ -149,7 +149,7 @@ def _problem_told(path: Path) -> tuple[str, int]:
 
 def places(names: Iterable[str], root: Path) -> list[Path]:
     """The files and folders that `names` mean, unread; 'all' is `root`; absent ones left out."""
-    found = (root if name == ALL else _place(name, root) for name in _split(names))
+    found = (root if name == ALL else _place(name, root) for name in split(names))
     return [path for path in found if path]
 
 
@@ -296,7 +296,8 @@ def _is_entry(path: Path) -> bool:
     return os.path.isfile(beside) and steps.read_manifest(path.parent).entry == path.name
 
 
-def _split(names: Iterable[str]) -> list[str]:
+def split(names: Iterable[str]) -> list[str]:
+    """All that comma lists name."""
     return [part.strip() for text in names for part in text.split(",") if part.strip()]
 
 

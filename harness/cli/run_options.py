@@ -6,7 +6,7 @@ import os
 from dataclasses import replace
 
 from harness.campaign.placement import REMOTE, Placement
-from harness.catalog.entrants import problem_of
+from harness.catalog.entrants import problem_of, split
 from harness.catalog.request import Request, resolve
 from harness.catalog.suites import adhoc_suite, load_suite
 from harness.cli.arguments import number_in
@@ -80,10 +80,10 @@ def choose_suite(args: argparse.Namespace, machine: Machine) -> Suite:
         hint = "run without --suite for the CPU smoke suite, or install the NVIDIA driver"
         said = f"UNAVAILABLE: suite '{suite.name}' needs a GPU and NVML finds none"
         raise UnavailableError(said, hint)
-    if not _split(",".join(args.submission)):
+    if not split(args.submission):
         raise UsageError("--submission names nobody", "python run.py list submissions")
     _refuse_idle(args)
-    suite = adhoc_suite(suite, **{flag: _split(getattr(args, flag)) for flag in SHAPE_FLAGS})
+    suite = adhoc_suite(suite, **{flag: split([getattr(args, flag) or ""]) for flag in SHAPE_FLAGS})
     if not elsewhere:
         must_fit(suite, machine)
     if args.timeout:
@@ -112,7 +112,7 @@ def must_fit(suite: Suite, machine: Machine) -> None:
 def resolve_request(args: argparse.Namespace, suite: Suite, machine: Machine) -> Request:
     """Entrants and baselines, found and read."""
     against = args.against or suite.against
-    baselines = list(suite.baselines) if args.baselines is None else _split(args.baselines) or []
+    baselines = list(suite.baselines) if args.baselines is None else split([args.baselines])
     if baselines == ["none"] or args.check:
         baselines = []
     on = machine if suite.device == "gpu" else machine.without_gpu()
@@ -129,7 +129,7 @@ def cases_named(text: str | None, suite: Suite) -> tuple[str, ...]:
     Raises UsageError where a part fits no case.
     """
     known = [case.name for case in suite.cases]
-    patterns = _split(text) or []
+    patterns = split([text or ""])
     if text is not None and not patterns:
         raise UsageError("--only names no case", f"cases of {suite.name}: {', '.join(known)}")
     for pattern in patterns:
@@ -175,7 +175,3 @@ def percent(text: str) -> float:
     if not SMALLEST_PCT <= value <= LARGEST_PCT:
         raise UsageError(f"--until {text}: no resolution in percent", "write --until 0.3%")
     return value
-
-
-def _split(text: str | None) -> list[str] | None:
-    return None if text is None else [part.strip() for part in text.split(",") if part.strip()]
