@@ -224,17 +224,15 @@ def _outcome(old: Sequence[Result], fresh: Sequence[Result], tolerance: float) -
     for row in old:
         if other := differences(row, fresh[0], BY_MANIFEST):
             return Verdict("OTHER", f"{row.config}: {other[0]}")
-    one_card = len({r.machine.uuid for r in (*old, *fresh)}) == 1
-
-    def judged(where: str, rows: Sequence[Result], within: float) -> Verdict:
+    parts = [("", told.results, tolerance)]  # and none of its configs makes up for another
+    parts += [(f"{r.config}: ", (r,), 2 * tolerance) for r in told.results]
+    parts += [("hidden shapes, drawn anew: ", told.hidden, OF_SHAPES)] if told.hidden else []
+    one_card, every = len({r.machine.uuid for r in (*old, *fresh)}) == 1, list[Verdict]()
+    for where, rows, within in parts:
         then = stats.geomean([interval_of(r.speedup) for r in rows if r.speedup])
         again = stats.geomean([today[r.config] for r in rows])
         word, why = judge(then, again, within, one_card=one_card)
-        return Verdict(word, where + why)
-
-    every = [judged("", told.results, tolerance)]  # and none of its configs makes up for another
-    every += [judged(f"{r.config}: ", [r], 2 * tolerance) for r in told.results]
-    every += [judged("hidden shapes, drawn anew: ", told.hidden, OF_SHAPES)] if told.hidden else []
+        every.append(Verdict(word, where + why))
     if left := ", ".join(r.config for r in old if r.sustained):
         every.append(Verdict("CANNOT", f"{every[0].why}; not measured: the stretch of {left}"))
     return next(v for word in ("SLOWER", "CANNOT", every[0].word) for v in every if v.word == word)
