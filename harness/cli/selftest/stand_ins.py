@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
+from unittest.mock import patch
 
 from harness.process import forkserver, prestart
 
@@ -59,9 +60,8 @@ def standing_in(defences: Defences, process: str) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for each in stand_ins(defences, process):
             holder, name = each.holder()
-            original = getattr(holder, name)
-            stack.callback(setattr, holder, name, original)
-            setattr(holder, name, each.make(original))
+            made = each.make(getattr(holder, name))
+            stack.enter_context(patch.object(holder, name, made))
         yield
 
 
@@ -236,17 +236,15 @@ STAND_INS: dict[str, tuple[StandIn, ...]] = {
 def without(defences: Defences) -> Iterator[None]:
     """Every run that begins in here lacks `defences`; none of its processes serves another run."""
     prestart.end_waiting()
-    judge, workers, start_next = prestart.JUDGE, forkserver.MODULE, prestart.start_next
-    with standing_in(defences, "engine"):
-        prestart.JUDGE = _entry(judge, defences, "judge")
-        forkserver.MODULE = _entry(workers, defences, "worker")
-        prestart.start_next = lambda runs=1: start_next()
-        try:
-            yield
-        finally:
-            prestart.JUDGE, forkserver.MODULE = judge, workers
-            prestart.start_next = start_next
-            prestart.end_waiting()
+    judge = _entry(prestart.JUDGE, defences, "judge")
+    workers = _entry(forkserver.MODULE, defences, "worker")
+    start_next = prestart.start_next
+    with standing_in(defences, "engine"), contextlib.ExitStack() as stack:
+        stack.callback(prestart.end_waiting)
+        stack.enter_context(patch.object(prestart, "JUDGE", judge))
+        stack.enter_context(patch.object(forkserver, "MODULE", workers))
+        stack.enter_context(patch.object(prestart, "start_next", lambda runs=1: start_next()))
+        yield
 
 
 def _entry(words: tuple[str, ...], defences: Defences, process: str) -> tuple[str, ...]:
