@@ -123,8 +123,7 @@ class OwnTime:
         `key`: what the judge's part depends on. Somebody who gets the GPU to himself while words
         come right would be ahead of the clock; here that stretch is on it.
         """
-        least_ms = min(own_ms, self._least_ms.get(key, own_ms))
-        self._least_ms[key] = least_ms
+        least_ms = self._least_ms[key] = min(own_ms, self._least_ms.get(key, own_ms))
         held_ms = self._held_ms.get(key, {})
         placed_ms = held_ms[worker] - min(held_ms.values()) if worker in held_ms else 0.0
         return whole_ms - min(own_ms, least_ms + min(placed_ms, MOST_PLACED_MS))

@@ -25,9 +25,8 @@ class Withheld:
     ) -> None:
         """Flip the words in the first of each pair.
 
-        pairs: the judge's own tensor, contiguous and of two-byte elements, and where its
-        copy will lie;
-            the same tensor may stand in several pairs.
+        pairs: the judge's own tensor, contiguous and of two-byte elements, and where its copy will
+            lie; the same tensor may stand in several pairs.
         room: uint8, all bytes of the arena that the copies lie in.
         """
         self._room = room.view(torch.int16)
