@@ -70,14 +70,12 @@ def parent(mount: Path = MOUNT, own: Path = OWN) -> Path | None:
         return None
     place = next((line.removeprefix("0::") for line in lines if line.startswith("0::")), "/")
     folder = mount / place.strip("/")
-    for above in (folder, *folder.parents):
+    for above in (each for each in (folder, *folder.parents) if each.is_relative_to(mount)):
         with contextlib.suppress(OSError):
             handed_down = (above / "cgroup.subtree_control").read_text(encoding="ascii").split()
             writable = os.access(above, os.W_OK) and os.access(above / "cgroup.procs", os.W_OK)
             if set(handed_down) >= NEEDED and writable:
                 return above
-        if above == mount:
-            return None
     return None
 
 

@@ -45,11 +45,9 @@ def user_of(key: str) -> int | None:
     """
     if os.geteuid() != 0:
         return None
-    number = int(key[:8], 16)
-    for first, count in ((FIRST_USER, USERS), (FEW_FIRST, FEW)):
-        if _mapped(first, first + count):
-            return first + number % count
-    return None
+    number, spans = int(key[:8], 16), ((FIRST_USER, USERS), (FEW_FIRST, FEW))
+    known = (first + number % count for first, count in spans if _mapped(first, first + count))
+    return next(known, None)
 
 
 def _mapped(first: int, end: int) -> bool:
