@@ -94,11 +94,9 @@ class Terminal(Observer, contextlib.AbstractContextManager["Terminal"]):
         if self.brief:
             return
         mark, style = ("✓", GOOD) if status is Status.PASSED else ("✗", BAD)
-        line = Text.assemble((mark, style), f" {entry} · {config}: ")
-        line.append(status.value, style=style)
-        if reason:
-            line.append(f" ({sanitize(reason)})")
-        self._print(line)
+        why = f" ({sanitize(reason)})" if reason else ""
+        where = f" {entry} · {config}: "
+        self._print(Text.assemble((mark, style), where, (status.value, style), why))
 
     def block(self, now: Progress) -> None:
         """One more block of a config is in."""
