@@ -118,10 +118,8 @@ def carry_out(unit: Unit, gpu: str, events: EventWriter) -> int:
 
 def where(gpu: str, machine: Machine) -> str:
     """`host:0` or `host`: what a person calls this place."""
-    host = socket.gethostname()
-    if not machine.has_gpu:
-        return host
-    return f"{host}:{gpu if gpu != 'auto' else machine.uuid[:12]}"
+    host, place = socket.gethostname(), machine.uuid[:12] if gpu == "auto" else gpu
+    return f"{host}:{place}" if machine.has_gpu else host
 
 
 def read_unit(path: Path | None) -> Unit:
