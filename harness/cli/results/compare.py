@@ -218,8 +218,7 @@ def _passed(heads: list[Head], board: tuple[str, str, int]) -> dict[str, Head]:
 def _on_board(sides: list[dict[str, Head]], among: list[Head]) -> list[Pair]:
     pairs = []
     for config in sorted(sides[0].keys() & sides[1].keys()):
-        found, _ = query.read([sides[0][config], sides[1][config]], among)
-        a, b = found
+        (a, b), _ = query.read([side[config] for side in sides], among)
         ratio = direct_on(a, b)
         pair = Pair(a, b, ratio, paired=True) if ratio else through_baseline(a, b)
         pairs += [pair] if pair else []

@@ -90,9 +90,8 @@ def measured(
     asked = [h for h in heads if h.entry in names and h.gpu != "cpu"]
     results, _ = record.read_chosen(asked, newest)
     held = [r for r in results if r.status is Status.PASSED and not unfit(r)]
-    best: dict[tuple[object, ...], Result] = {}
-    for result in sorted(held, key=lambda r: (r.gpu == table.gpu, r.date, r.run)):
-        best[result.entry, result.problem, result.case.question] = result
+    held.sort(key=lambda r: (r.gpu == table.gpu, r.date, r.run))
+    best = {(r.entry, r.problem, r.case.question): r for r in held}
     keys = {f: (f.entry, f.problem, f.case.question) for f in figures}
     return {figure: best[key] for figure, key in keys.items() if key in best}
 

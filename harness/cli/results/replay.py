@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
             "status": report.status.value,
             "message": report.message,
             "log_tail": log,
-            "same_source": _same_source(request, old),
+            "same_source": request.entrants[0].source_sha256 == old.source_sha256,
             "same_inputs": sha256 == found.inputs_sha256,
             "same_numbers": _same_numbers(found, report),
             "mismatch": now,
@@ -198,15 +198,11 @@ def _asked(request: Request, old: Result, found: Mismatch) -> list[str]:
     what = "check" if draw.whole else "timed burst"
     probe = _probe(case, entrant.manifest.claims, old, found)
     who = f"{old.entry} · {old.config} of run {sanitize(old.run, 80)}"
+    same = entrant.source_sha256 == old.source_sha256
     return [
         f"{who}: a {what} of {draw.calls} calls, {probe.label}",
-        f"source: {'the same' if _same_source(request, old) else 'changed since'}",
+        f"source: {'the same' if same else 'changed since'}",
     ]
-
-
-def _same_source(request: Request, old: Result) -> bool:
-    (entrant,) = request.entrants
-    return entrant.source_sha256 == old.source_sha256
 
 
 def _same_numbers(found: Mismatch, report: BurstReport) -> bool:
