@@ -95,8 +95,7 @@ def publish(
     notes = _notes(place.root, board, files)
     shown = {i: f"docs/{name}" for i, (name, _) in drawn.items()}
     files[place.board] = markdown.render(board, shown, place.home)
-    for name, drawing in drawn.values():
-        files[place.board.parent / "docs" / name] = drawing
+    files |= {place.board.parent / "docs" / name: drawing for name, drawing in drawn.values()}
     links = _links(results_dir, place, board, heads)
     files[place.board.with_suffix(".html")] = page.render(board, history(heads), notes, links)
     if is_project(place.root) and not os.path.isfile(place.root / "run.py"):

@@ -84,11 +84,9 @@ def direct(times: Times, a: str, b: str, level: float) -> Interval | None:
 
 def order(times: Times, entries: Collection[str], base: str) -> list[str]:
     """`entries` from fast to slow by their paired speed-up over `base`, if they have one."""
-    scores: dict[str, float] = {}
-    for entry in entries:
-        over = direct(times, entry, base, ANY_LEVEL) if entry != base else Interval(1, 1, 1)
-        if over is not None:
-            scores[entry] = over.value
+    even = Interval(1, 1, 1)
+    each = ((e, even if e == base else direct(times, e, base, ANY_LEVEL)) for e in entries)
+    scores = {entry: over.value for entry, over in each if over}
     return sorted(scores, key=lambda entry: (-scores[entry], entry))
 
 
