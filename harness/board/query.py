@@ -8,10 +8,9 @@ import textwrap
 from collections.abc import Iterable, Sequence
 
 from harness.board import record, rivals
-from harness.board.rank import HELD, Board, Leaderboard, Row, by_todays_rule, leaderboard, unfit
+from harness.board.rank import HELD, Leaderboard, Row, by_todays_rule, leaderboard, unfit
 from harness.board.render.text import sanitize
 from harness.board.rivals import direct_on, place
-from harness.catalog.entrants import entry_name
 from harness.errors import UnavailableError, UsageError, did_you_mean
 from harness.measure import stats
 from harness.measure.stats import Interval
@@ -160,15 +159,6 @@ class Libraries(rivals.Libraries):
 def _held_worse(results: Iterable[Result], least: int) -> bool:
     """Whether one of them is compared with no other, or held less well than HELD[least]."""
     return any(unfit(r) or HELD.index(r.held) < least for r in results)
-
-
-def boards_of(entry: str, found: Leaderboard) -> list[tuple[Board, Row]]:
-    """Every board that `entry` stands on."""
-    entry = entry_name(entry)
-    rows = [(board, row) for board in found.boards for row in board.rows if row.entry == entry]
-    if not rows:
-        raise unknown(entry, sorted({row.entry for board in found.boards for row in board.rows}))
-    return rows
 
 
 def begun(which: str, names: Iterable[str]) -> set[str]:

@@ -20,6 +20,7 @@ from harness.board.render.text import (
     scientific,
     times,
 )
+from harness.catalog.entrants import entry_name
 from harness.errors import Exit, typed
 from harness.process.text import dumps
 from harness.schema import Result, Status
@@ -36,7 +37,10 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Exit code 0, or 2 with the nearest name if there is no such entry."""
-    found = query.boards_of(args.name, query.boards(args))
+    name = entry_name(args.name)
+    shown = [(board, row) for board in query.boards(args).boards for row in board.rows]
+    if not (found := [(board, row) for board, row in shown if row.entry == name]):
+        raise query.unknown(name, sorted({row.entry for _, row in shown}))
     if args.json:
         every = [result for _, row in found for result in (*row.results, *row.hidden)]
         print(dumps({"results": [json.loads(record.to_line(result)) for result in every]}))
