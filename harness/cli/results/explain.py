@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     """Exit codes as compare's."""
     heads, _ = query.heads(args, args.a, args.b)
     pairs = compare.find_pairs(args.a, args.b, heads)
-    known = {one.entry: list(resources(args.cache, one)) for one in (pairs[0].a, pairs[0].b)}
+    known = {one.entry: resources(args.cache, one) for one in (pairs[0].a, pairs[0].b)}
     if args.json:
         print(dumps(_document(args, pairs, known)))
         return Exit.OK
@@ -120,14 +120,14 @@ def _resources(entry: str, found: list[Resources], capability: str) -> list[str]
     return [f"{entry}:", query.table(rows, indent="  ")]
 
 
-def resources(cache: Path, result: Result) -> Iterator[Resources]:
+def resources(cache: Path, result: Result) -> list[Resources]:
     """One line per kernel of the cached builds, by cuobjdump; threads as Triton notes them.
 
     A cache is its entrant's to write: what is no plain file of a bearable size is left out, and
     the tool reads copies behind the walls.
     """
     tool = _cuobjdump()
-    seen: set[Resources] = set()
+    found: dict[Resources, None] = {}
     with tempfile.TemporaryDirectory(prefix="attnboard-explain-") as made:
         notes = _copied(cache, result, Path(made)) if tool else []
         texts = _usage(tool, Path(made), len(notes)) if notes else []
@@ -135,10 +135,8 @@ def resources(cache: Path, result: Result) -> Iterator[Resources]:
             for name, *numbers in USAGE.findall(text):
                 registers, stack, shared, local = map(int, numbers)
                 shared_bytes, threads = note.get("shared") or shared, 32 * note.get("num_warps", 0)
-                one = Resources(name, registers, shared_bytes, stack + local, threads)
-                if one not in seen:
-                    seen.add(one)
-                    yield one
+                found[Resources(name, registers, shared_bytes, stack + local, threads)] = None
+    return list(found)
 
 
 def _copied(cache: Path, result: Result, folder: Path) -> list[dict[str, int]]:
