@@ -146,10 +146,8 @@ def _notes(root: Path, board: Leaderboard, fresh: Mapping[Path, str]) -> dict[st
             path = Path(os.path.realpath(home / row.entry / "NOTES.md"))  # of a circle itself
             if path.is_relative_to(home) and os.path.isfile(path):  # no folder that is shut
                 try:
-                    notes = fresh.get(path) or read_file(path, MOST_NOTES_BYTES).decode(
-                        errors="replace"
-                    )
-                    found[row.entry] = quoted.without_marks(notes)
+                    notes = fresh.get(path, "").encode() or read_file(path, MOST_NOTES_BYTES)
+                    found[row.entry] = quoted.without_marks(notes.decode(errors="replace"))
                 except SubmissionError:
                     found[row.entry] = f"(over {MOST_NOTES_BYTES >> 10} KiB or unreadable)"
     return found

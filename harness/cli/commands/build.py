@@ -88,9 +88,7 @@ def one(
 ) -> tuple[int, dict[str, Any]]:
     """The exit code of one submission and what became of it; `text` is how a person reads it."""
     manifest = entrant.manifest
-    launch = None
-    if manifest.launch is not None:
-        launch = parse_launch(manifest.launch, str(entrant.folder)).model_dump()
+    launch = manifest.launch and parse_launch(manifest.launch, str(entrant.folder)).model_dump()
     try:
         asked = archs or resources.archs_for(manifest.needs.compute_capability)
         if not (reports := report(entrant, launch, asked, limits(), enter.usual_level(), entered)):
