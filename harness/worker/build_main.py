@@ -39,7 +39,10 @@ def build(folder: Path, manifest: Mapping[str, Any], gpu: str) -> wire.Message:
         steps = {"NVRTC loaded": time.monotonic() - started}
         compiled = compile_apart(Source(folder, manifest["entry"], launch, arch, cache))
     except Exception as cause:
-        return failure(cause, folder)
+        from harness.worker.load import classify, describe  # pydantic comes with it
+
+        status, why = classify(cause, importing=True), describe(cause, folder)
+        return {"op": "failed", "status": status.value, "message": why[:6000]}
     told = compiled.programs[:MOST_STEPS]
     steps |= {" ".join(each.symbols)[:MOST_NAME]: each.seconds for each in told}
     return {"op": "built", "steps": steps}
@@ -66,14 +69,6 @@ def compile_apart(source: Source) -> Compiled:
     for pid in running:
         os.waitpid(pid, 0)
     return Compiled(tuple(map(one, groups)))
-
-
-def failure(cause: Exception, folder: Path) -> wire.Message:
-    """The message that says why there is no kernel."""
-    from harness.worker.load import classify, describe  # pydantic comes with it
-
-    status = classify(cause, importing=True)
-    return {"op": "failed", "status": status.value, "message": describe(cause, folder)[:6000]}
 
 
 def main() -> int:
