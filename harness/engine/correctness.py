@@ -7,7 +7,7 @@ from harness.engine.run_state import State
 from harness.measure.verdict import Evidence
 from harness.problems.base import Probe
 from harness.process.messages import BurstReport
-from harness.schema import Case, Dtype, Kind, Status
+from harness.schema import Case, Claims, Dtype, Kind, Status
 
 
 def check_cases(state: State, cases: Sequence[Case], probes: bool = True) -> None:
@@ -49,19 +49,17 @@ def _check(state: State, case: Case, kind: Kind, probes: bool) -> None:
     """The timed shape, then the probes that each claim invites, equal claims on the same probes."""
     names = _names(state, case, kind)
     _verified_burst(state, case, _main_question(state, case, kind), names)
-    groups: dict[str, list[str]] = {}
+    groups: dict[Claims, list[str]] = {}
     for name in names:
-        claims = state.workers[name].entrant.manifest.claims.model_dump_json()
-        groups.setdefault(claims, []).append(name)
-    for group in groups.values():
-        claims_of = state.workers[group[0]].entrant.manifest.claims
-        for number, probe in enumerate(state.problem.probes(case, claims_of) if probes else []):
+        groups.setdefault(state.workers[name].entrant.manifest.claims, []).append(name)
+    for claims, group in groups.items():
+        for number, probe in enumerate(state.problem.probes(case, claims) if probes else []):
             label = f"probe/{case.name}/{kind.value}/{number}"
             question = Question(probe, label, probe.case.burst, whole=True)
             _verified_burst(state, case, question, _to_ask(state, case, probe, group))
         for name in group:
             known = state.record(name, case)
-            known.lse = probes and claims_of.lse and state.problem.gives_lse
+            known.lse = probes and claims.lse and state.problem.gives_lse
             state.observer.check(name, case.name, known.status or Status.PASSED, known.reason)
 
 
