@@ -286,12 +286,9 @@ def intervals(
     """Speed-ups so far, for the live view; of everybody if no `names` are given."""
     level = level_of(len(state.rule.looks(state.suite.blocks)))
     base = times_ms(state.record(state.roles.baseline, case).samples)
-    found = {}
-    for name in state.workers if names is None else names:
-        if name in (state.roles.null, state.roles.baseline) or name in state.hidden:
-            continue
-        mine = times_ms(state.record(name, case).samples)
-        interval = stats.speedup(base, mine, level) if len(mine) > 2 and len(base) > 2 else None
-        if interval:
-            found[name] = interval
-    return found
+    without = {state.roles.null, state.roles.baseline, *state.hidden}
+    shown = [n for n in (state.workers if names is None else names) if n not in without]
+    each = {name: times_ms(state.record(name, case).samples) for name in shown}
+    known = {n: mine for n, mine in each.items() if len(mine) > 2 and len(base) > 2}
+    ratios = {name: stats.speedup(base, mine, level) for name, mine in known.items()}
+    return {name: ratio for name, ratio in ratios.items() if ratio}
