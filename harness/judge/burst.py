@@ -38,7 +38,7 @@ from harness.judge.stream import OwnTime, StreamLatch, evict_l2
 from harness.judge.withheld import Withheld
 from harness.problems.base import keywords
 from harness.process import wire
-from harness.process.cuda.arena_layout import OUTPUT_SHARES, share_bytes
+from harness.process.cuda.arena_layout import OUTPUT_SHARES, PIECE_BYTES, aligned
 from harness.process.cuda.shared_memory import DTYPES, Arena, ArenaKind
 from harness.process.messages import BurstReport, WorkerReply, understood
 from harness.schema import CONFESSIONS, Error, Status, gate_delay_ms
@@ -99,7 +99,7 @@ class WorkerLink:
     ) -> None:
         self.sock, self.own_time = sock, own_time or OwnTime()
         self.inputs = Arena.create(kind, sizes[0])
-        size = OUTPUT_SHARES * share_bytes(sizes[1]) if kind == "device" else sizes[1]
+        size = OUTPUT_SHARES * aligned(sizes[1], PIECE_BYTES) if kind == "device" else sizes[1]
         self.outputs = Arena.create(kind, size)
         self.gate = StreamLatch(self.inputs.flag, self.outputs.flag) if kind == "device" else None
         self._rehearsals: Counter[object] = Counter()

@@ -134,13 +134,13 @@ HELD = """
 import torch
 from harness.process.cuda.shared_memory import Arena
 from harness.process.cuda.driver import keep_memory_private
-from harness.process.cuda.arena_layout import OUTPUT_SHARES, share_bytes
+from harness.process.cuda.arena_layout import OUTPUT_SHARES, PIECE_BYTES, aligned
 from harness.worker.held import FIRST_BURSTS, Held
 
 keep_memory_private()
 shape, count = (1, 8, 4096, 64), 4
 size = 8 * 4096 * 64 * 2
-share = share_bytes(count * size)
+share = aligned(count * size, PIECE_BYTES)
 arena = Arena.create("device", OUTPUT_SHARES * share)
 held = Held(arena)
 start = arena.bytes.data_ptr()

@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from harness.process.cuda.arena_layout import OUTPUT_SHARES, PIECE_BYTES, share_bytes  # noqa: E402
+from harness.process.cuda.arena_layout import OUTPUT_SHARES, PIECE_BYTES, aligned  # noqa: E402
 from harness.worker.held import FIRST_BURSTS, Held, Ring, dense_storage  # noqa: E402
 
 SHAPE = (1, 2, 8, 4)
@@ -141,7 +141,7 @@ def test_dense_storage_of_views():
 
 @pytest.mark.parametrize("size", [1, 2 << 20, (2 << 20) + 1, 671_088_640])
 def test_the_slots_fit_their_share_and_the_pool_has_two(size):
-    room = OUTPUT_SHARES * share_bytes(size)
+    room = OUTPUT_SHARES * aligned(size, PIECE_BYTES)
     slots = room // OUTPUT_SHARES // PIECE_BYTES * PIECE_BYTES
     assert size <= slots
     assert room - slots >= 2 * size

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 ALIGN = 1024  # bytes; TMA wants 16, 128-byte swizzle 1024
 PIECE_BYTES = 2 << 20  # of device memory: what the driver gives, and torch asks for, at the least
 CONTROL_BYTES = PIECE_BYTES  # of a device arena, behind the room: a page for flag and table
-#: Of the outputs' arena on a GPU: one for slots that results are copied into, two that the calls
-#: allocate from.
+#: Of the outputs' arena on a GPU, each of whole pieces: one for slots that results are copied into,
+#: two that the calls allocate from.
 OUTPUT_SHARES = 3
 ELEMENT_BYTES = {"fp16": 2, "bf16": 2, "fp32": 4, "int32": 4}
 
@@ -30,14 +30,9 @@ def nbytes(shape: tuple[int, ...], dtype: str) -> int:
     return math.prod(shape) * ELEMENT_BYTES[dtype]
 
 
-def aligned(size: int) -> int:
-    """`size` rounded up to ALIGN."""
-    return -(-size // ALIGN) * ALIGN
-
-
-def share_bytes(output_bytes: int) -> int:
-    """Size of one share of the outputs' arena that has room for `output_bytes` in its slots."""
-    return -(-output_bytes // PIECE_BYTES) * PIECE_BYTES
+def aligned(size: int, step: int = ALIGN) -> int:
+    """`size` rounded up to a multiple of `step`."""
+    return -(-size // step) * step
 
 
 # --------------------------------------------------------------------------- inputs of a stretch
