@@ -34,14 +34,14 @@ class CampaignView(Terminal, View):
 
     def __init__(self, **asked: Any) -> None:
         super().__init__(**asked)  # as it is of one run
-        self.total = self.done = self.at_once = 0
+        self.total = self.done = 0
         self.statuses: Counter[str] = Counter()
         self.running: dict[str, Running] = {}
         self.began = time.monotonic()
 
     def planned(self, units: int, at_once: int) -> None:
         """This many units are to be done, so many at once."""
-        self.total, self.at_once, self.began = units, at_once, time.monotonic()
+        self.total, self.began = units, time.monotonic()
         self._print(f"{units} units, {at_once} at once")
 
     def started(self, label: str, names: tuple[str, ...], where: str) -> None:
