@@ -131,13 +131,12 @@ class Launch:
         self.dtype = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}.get(
             str(q.dtype).removeprefix("torch."), str(q.dtype)
         )
-        name, kernel = owner.pick(headdim, causal, self.dtype)
+        self.name, kernel = owner.pick(headdim, causal, self.dtype)
         self.sizes = {"B": batch, "H": heads, "S": seqlen, "D": headdim, "SM": owner.sm_count}
         self.smem_bytes = evaluate(kernel["smem_bytes"], self.sizes)
-        self.function = owner.function(name, self.smem_bytes)
+        self.function = owner.function(self.name, self.smem_bytes)
         self.grid = _three(kernel["grid"], self.sizes)
         self.block = _three(kernel["block"], self.sizes)
-        self.name, self.kernel = name, kernel
         scales = {"scale": scale, "scale_log2": scale * LOG2_E}
         numbers = {**self.sizes, "causal": int(causal), **scales}
         strides = {"q": q.stride(), "k": k.stride(), "v": v.stride()}
