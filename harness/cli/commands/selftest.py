@@ -54,10 +54,9 @@ def choose(
         said = f"no specimens in {HOME / 'tests'}: they are no part of an installation"
         raise UnavailableError(said, "the same in a checkout")
     known = {specimen.name: specimen for specimen in corpus}
-    for name in names:
-        if name not in known:
-            hint = did_you_mean(name, known) or "see tests/corpus/cheaters and tests/corpus/honest"
-            raise UsageError(f"no specimen '{name}'", hint)
+    if odd := [name for name in names if name not in known]:
+        hint = did_you_mean(odd[0], known) or "see tests/corpus/cheaters and tests/corpus/honest"
+        raise UsageError(f"no specimen '{odd[0]}'", hint)
     return [known[name] for name in names] if names else list(corpus)
 
 
