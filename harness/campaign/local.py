@@ -47,6 +47,7 @@ class _Running:
     unit: Unit
     slot: Slot
     process: subprocess.Popen[bytes]
+    stdout: IO[bytes]
     errors: IO[bytes]
     lines: LineReader
     kill_at: float = float("inf")
@@ -64,10 +65,7 @@ class Local:
         self.places = self.window = len(gpus)
         self._waiting: deque[Unit] = deque()
         self._next_start = 0.0
-        self._selector = selectors.DefaultSelector()
         self._said: list[Told] = []
-
-    # ------------------------------------------------------------------ the interface
 
     def submit(self, unit: Unit) -> None:
         """Queue it; the next `poll` starts it if a slot is free."""
@@ -79,8 +77,11 @@ class Local:
         said, self._said = self._said, []
         running = self._children()
         if (running or self._waiting) and not said:
-            for key, _ in self._selector.select(timeout_s):
-                said += self._read(key.data)
+            with selectors.PollSelector() as told:  # epoll's watches an entrant could use up
+                for child in running:
+                    told.register(child.stdout, selectors.EVENT_READ, child)
+                for key, _ in told.select(timeout_s):
+                    said += self._read(key.data)
         for child in running:
             if time.monotonic() > child.kill_at:
                 _kill(child.process)
@@ -97,13 +98,11 @@ class Local:
 
     def close(self) -> None:
         """End all, politely first."""
+        self._waiting.clear()
         for child in self._children():
             self._close_pipes(child)
         while self._children():
             self.poll(0.2)
-        self._selector.close()
-
-    # ------------------------------------------------------------------ what it does
 
     def _children(self) -> list[_Running]:
         return [slot.child for slot in self.slots if slot.child]
@@ -120,7 +119,11 @@ class Local:
             soon = slot.opens_contexts and time.monotonic() < self._next_start  # others open theirs
             if slot.child is None and fit is not None and not soon:
                 self._waiting.remove(fit)
-                self._start(fit, slot)
+                try:
+                    self._start(fit, slot)
+                except OSError as cause:  # entrants of our user can leave us without
+                    said = f"no process can be had: {cause}"
+                    self._said.append(gone(fit.label, said, slot.gpu))
 
     def _start(self, unit: Unit, slot: Slot) -> None:
         if slot.opens_contexts:
@@ -135,31 +138,27 @@ class Local:
             bufsize=0,
             start_new_session=True,  # Ctrl-C is ours to pass on
         )
-        slot.child = _Running(unit, slot, process, errors, LineReader(unit))
         assert process.stdin
         assert process.stdout
-        with contextlib.suppress(BrokenPipeError):  # it died at once: its stdout will say so
+        slot.child = _Running(unit, slot, process, process.stdout, errors, LineReader(unit))
+        with contextlib.suppress(OSError):  # it died at once: its stdout will say so
             process.stdin.write(to_text(unit).encode() + b"\n")
-        self._selector.register(process.stdout, selectors.EVENT_READ, slot.child)
         self._said.append(Told(unit.label, {"op": "began"}))
 
     def _read(self, child: _Running) -> list[Told]:
-        assert child.process.stdout
-        if not (data := os.read(child.process.stdout.fileno(), READ_BYTES)):
+        if not (data := os.read(child.stdout.fileno(), READ_BYTES)):
             return [self._reap(child)]
         return child.lines.hear(data)
 
     def _reap(self, child: _Running) -> Told:
         """Its stdout is closed: wait for it, free its slot, say how it ended."""
-        assert child.process.stdout
-        self._selector.unregister(child.process.stdout)
         try:
             code = child.process.wait(GRACE_S)
         except subprocess.TimeoutExpired:
             _kill(child.process)
             code = child.process.wait()
         why = _ending(code, child.errors) if code else ""
-        for file in filter(None, (child.process.stdin, child.process.stdout, child.errors)):
+        for file in filter(None, (child.process.stdin, child.stdout, child.errors)):
             with contextlib.suppress(OSError):
                 file.close()
         cancelled = child.kill_at < float("inf")

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
+import selectors
 import subprocess
 import sys
+import tempfile
+from typing import IO
 
 import pytest
 
@@ -594,3 +598,32 @@ def test_a_row_of_more_than_its_run_has_blocks_is_not_held(what: str) -> None:
     with pytest.raises(ValueError, match="n0 on one: more than 88 blocks"):
         account.take(mine.model_copy(update={what: (each,) * 1000}))
     assert not any(account._held.values())
+
+
+def test_the_engine_lives_without_what_an_entrant_can_use_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Watches of epolls are counted by user: a unit that none was left for was waited for for ever."""
+
+    def none_left(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(selectors.DefaultSelector, "register", none_left)
+    rows, view = conclude(local(), units(["n0", "n1"]))
+    assert counted(rows) == once(["n0", "n1"])
+    assert not view.deaths
+
+
+def test_a_unit_without_a_process_ends_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Strangers can fill a disk, and their processes are counted by user, too."""
+    made, full = tempfile.TemporaryFile, iter([True])
+
+    def file() -> IO[bytes]:
+        if next(full, False):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return made()
+
+    monkeypatch.setattr(local_engine.tempfile, "TemporaryFile", file)
+    rows, view = conclude(local(1), units(["n0", "n1"]))
+    assert counted(rows) == once(["n0", "n1"])
+    assert ["no process can be had" in death for death in view.deaths] == [True]
