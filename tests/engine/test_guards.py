@@ -326,7 +326,7 @@ def test_files_without_a_name_count_for_disk_and_memory(
     found = made.hoard(someone, child(tmp_path))
     assert found is not None
     assert found[0] is Status.OVER_QUOTA
-    assert "tell too many watches" in found[1]
+    assert "too many watches" in found[1]
     nameless.watches = 0
 
     def hidden(*_: object) -> None:

@@ -8,7 +8,7 @@
     what it prints                                            LOG_BYTES
     processes and threads                                     half of Jail.processes
     open files of them all                                    usage.DESCRIPTORS
-    timers and signals among them, with what watches them     usage.MOST_WATCHES
+    watches of epolls, and of timers and signals among them   usage.MOST_WATCHES
 
 The kernel bounds those by user: that one entrant does not use up what others need, the watch sees
 to.
@@ -169,8 +169,8 @@ class ResourceWatch(threading.Thread):
             )
         if nameless.watches > usage.MOST_WATCHES:
             return Status.OVER_QUOTA, (
-                "timers and signals that are open files tell too many watches: they interrupt "
-                "others for more than 2 ms, also when it is stopped"
+                f"its epolls, timers and signals have too many watches, allowed "
+                f"{usage.MOST_WATCHES}: a rival may find none left, or be interrupted"
             )
         if host > ram:
             return Status.OUT_OF_MEMORY, f"host memory {host / GIB:.1f} GiB, allowed {ram / GIB:g}"

@@ -28,7 +28,8 @@ UNNAMED_BYTES = 4 << 30  # of a GPU, that need no explanation: the driver's own 
 DESCRIPTORS = 32_768
 LINKS = 200_000  # of what it has open or mapped; 60 processes with torch have 40,000
 #: Files that an interrupt makes ready, also of who is stopped. Before it goes on it tells each
-#: watch of one, of which there is no end, in 0.15 us, and 660 more through epolls of epolls.
+#: watch of one, of which there is no end, in 0.15 us, and 660 more through epolls of epolls. A user
+#: has some millions of watches (fs.epoll.max_user_watches): one entrant must not have them all.
 ALARMS, EPOLL = ("anon_inode:[timerfd]", "anon_inode:[signalfd]"), "anon_inode:[eventpoll]"
 ALARM_WATCHES, THROUGH_EPOLLS, MOST_WATCHES = 3, 660, 16_384  # the last: 2.5 ms, of one entrant
 #: What the kernel keeps behind a file of /proc that is open: all of it at once, where it is told of
@@ -210,7 +211,7 @@ def room_bytes(pids: Iterable[int]) -> int:
 def kept(pids: Collection[int], clock: Clock = time.monotonic) -> tuple[int, int]:
     """(bytes, watches): at most what the kernel keeps behind their sockets and files of /proc.
 
-    It is nobody's resident memory. Watches: what an interrupt may tell. Raises Uncounted.
+    It is nobody's resident memory. Watches: with what an interrupt may tell. Raises Uncounted.
     """
     kinds, links = ("socket:", "/proc/", EPOLL, *ALARMS), _followed(pids, clock, ("fd",))
     found = [(link, name) for link, name in links if name.startswith(kinds)]
@@ -220,7 +221,7 @@ def kept(pids: Collection[int], clock: Clock = time.monotonic) -> tuple[int, int
     rest = sum(name[0] == "/" for name in names) - mappings - listings
     sockets = _all_sockets(pids, len({name for name in names if name[0] == "s"}))
     alarms = sum(name in ALARMS for name in names)
-    watches = _watches(link for link, name in found if name == EPOLL and alarms)
+    watches = _watches(link for link, name in found if name == EPOLL)
     watches += alarms * (ALARM_WATCHES + min(watches, THROUGH_EPOLLS))
     told = listings * LISTING_BYTES + mappings * MAPPINGS_BYTES + rest * PROC_BYTES
     return told + sockets * SOCKET_BYTES, watches
@@ -275,7 +276,7 @@ class Nameless:
     bytes: dict[Path, int] = field(default_factory=dict)  # folder → what lies on its disk
     shared_bytes: int = 0  # anonymous memory that can be shared, also where no page is mapped
     kept_bytes: int = 0  # memory of the kernel
-    watches: int = 0  # of timers and signals that are files
+    watches: int = 0  # of epolls, and by timers and signals that are files
     clock: Clock = time.monotonic  # thread_time where all are stopped: who waits, waits for us
     _least: tuple[int, ...] = ()
     _counted_s: float = field(default_factory=time.monotonic)  # when that was
