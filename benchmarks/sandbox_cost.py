@@ -28,7 +28,7 @@ from harness.engine.events import Observer  # noqa: E402
 from harness.measure import stats  # noqa: E402
 from harness.measure.machine import inspect_machine  # noqa: E402
 from harness.problems import get_problem  # noqa: E402
-from harness.process.sandbox.enter import usual, usual_level  # noqa: E402
+from harness.process.sandbox.enter import lacking, usual_level  # noqa: E402
 from harness.schema import Entrant, Kind, Result  # noqa: E402
 
 BARE, WALLED = "without", "behind"
@@ -43,7 +43,7 @@ def main() -> int:
     args = parser.parse_args()
     level = usual_level()
     if not level:
-        sys.exit(f"no walls here: {usual()[1]}")
+        sys.exit(f"no walls here: {lacking(1)}")
     machine = inspect_machine()
     suite = load_suite(args.suite or ("quick" if machine.has_gpu else "smoke"), ROOT / "configs")
     suite = suite.model_copy(update={"blocks": args.blocks, "warmup_blocks": 2})

@@ -22,7 +22,7 @@ from harness.cli.selftest.plan import BATCH, alone_counts, batches
 from harness.cli.selftest.stand_ins import STAND_INS
 from harness.measure.machine import inspect_machine
 from harness.problems import Problem
-from harness.process.sandbox.enter import usual, usual_level
+from harness.process.sandbox.enter import lacking, usual_level
 from harness.schema import Status, Suite
 
 CORPUS = load_corpus()
@@ -106,7 +106,7 @@ def test_specimen(
     if specimen.expect.defence == "sandbox" and usual_level() == 0:
         pytest.skip("this kernel has no Landlock: level 0 lets it through, and the row says so")
     if specimen.expect.level > usual_level():
-        pytest.skip(f"needs sandbox level {specimen.expect.level}: {usual()[1]}")
+        pytest.skip(f"needs sandbox level {specimen.expect.level}: {lacking(2)}")
     outcome = outcomes(number)[specimen.name]
     assert outcome.ok, f"{outcome.verdict}: {outcome.by}"
 

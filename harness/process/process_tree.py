@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import functools
 import os
 import signal
 import time
@@ -41,6 +42,23 @@ def set_process_name(name: str) -> None:
     libc.prctl(PR_SET_NAME, name.encode(), 0, 0, 0)
 
 
+@functools.cache
+def hides_processes() -> bool:
+    """Whether /proc does not tell us who is below one that may not be looked into (hidepid)."""
+    if (child := os.fork()) == 0:
+        try:
+            die_with_parent()
+            set_undumpable()
+            os.kill(os.getpid(), signal.SIGSTOP)
+        finally:
+            os._exit(0)
+    os.waitpid(child, os.WUNTRACED)
+    hidden = not os.access(f"/proc/{child}/task/{child}/children", os.R_OK)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return hidden
+
+
 def children(pid: int) -> list[int]:
     """Processes that `pid`'s threads started and that exist; empty if /proc does not tell."""
     found: list[int] = []
@@ -72,7 +90,7 @@ def signal_tree(pid: int, number: signal.Signals) -> None:
 
     To list hundreds takes a second, in which one may end and its number go to somebody else.
     """
-    theirs = [(c, born) for p, c in _below(pid) if (born := _born(c))[:1] in ([], [b"%d" % p])]
+    theirs = [(c, born) for p, c in _below(pid) if (born := _born(c))[:1] == [b"%d" % p]]
     for child, born in theirs:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             if _born(child)[1:] == born[1:]:
@@ -80,39 +98,25 @@ def signal_tree(pid: int, number: signal.Signals) -> None:
 
 
 def _born(pid: int) -> list[bytes]:
-    """Its parent's number, and when it began; empty if it is gone, or hidden (hidepid)."""
+    """Its parent's number, and when it began; empty if it is gone (man 5 proc_pid_stat)."""
     with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", "rb", 0) as told:
         return told.read().rpartition(b")")[2].split()[1:20:18]
     return []
 
 
-def sweep(known: Iterable[int], wait_s: float = 2.0) -> list[int]:
-    """Kill and reap adopted children of this process that are not in `known`; return their pids.
+def sweep(known: Iterable[int], wait_s: float = 2.0) -> None:
+    """Kill and reap adopted children of this process that are not in `known`.
 
     A killed parent's children are adopted one after the other, so it looks until nothing new comes.
     """
-    mine, swept = set(known), []
-    deadline = time.monotonic() + wait_s
+    mine, deadline = set(known), time.monotonic() + wait_s
     while strangers := [pid for pid in children(os.getpid()) if pid not in mine]:
         for pid in strangers:
             signal_tree(pid, signal.SIGKILL)
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
-            if _reaped(pid, deadline):
-                swept.append(pid)
+            with contextlib.suppress(ChildProcessError):  # not ours to wait for
+                while os.waitpid(pid, os.WNOHANG)[0] != pid and time.monotonic() < deadline:
+                    time.sleep(0.002)
         if time.monotonic() > deadline:
             break
-    return swept
-
-
-def _reaped(pid: int, deadline: float) -> bool:
-    """Wait for one killed child; false if it is not ours to wait for or does not die in time."""
-    while True:
-        try:
-            if os.waitpid(pid, os.WNOHANG)[0] == pid:
-                return True
-        except ChildProcessError:
-            return False
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.002)

@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from harness.cli.commands import doctor
 from harness.errors import UnavailableError, UsageError
+from harness.process import process_tree
 from harness.process.sandbox import enter, landlock, namespaces
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -371,12 +373,11 @@ def test_the_usual_level_is_the_strictest_there_is_and_says_why_not_2(
 ) -> None:
     monkeypatch.setattr(landlock, "abi", lambda: 4)
     monkeypatch.setattr(enter, "no_namespaces", lambda: "")
-    assert enter.usual() == (2, "")
+    assert enter.usual_level() == 2
     monkeypatch.setattr(enter, "no_namespaces", lambda: "switched off")
-    assert enter.usual() == (1, "switched off")
+    assert (enter.usual_level(), enter.lacking(2)) == (1, "switched off")
     monkeypatch.setattr(landlock, "abi", lambda: 0)
-    level, why = enter.usual()
-    assert (level, "no Landlock" in why) == (0, True)
+    assert (enter.usual_level(), "no Landlock" in enter.lacking(2)) == (0, True)
 
 
 @needs_level_2
@@ -394,3 +395,44 @@ def test_two_entrants_do_not_meet_at_a_socket_in_a_cache(tmp_path: Path) -> None
         words = [sys.executable, "-c", meet]
         assert "met" in run_walled(enter.Rules(level=2, rw=(mine,)), words).stdout
         assert "FileNotFound" in run_walled(enter.Rules(level=2, rw=(theirs,)), words).stderr
+
+
+HIDDEN = """
+import os, subprocess, sys
+from harness.process import process_tree
+subprocess.run(["mount", "-t", "proc", "-o", "hidepid=" + sys.argv[1], "proc", "/proc"], check=True)
+os.setgroups([])
+os.setresgid(*[int(sys.argv[2])] * 3)
+os.setresuid(*[int(sys.argv[2])] * 3)
+print(process_tree.hides_processes(), process_tree.children(os.getpid()))
+"""
+
+
+@needs_level_2
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount another /proc")
+@pytest.mark.parametrize(
+    ("hidepid", "user", "hides"),
+    [(0, 65534, False), (1, 65534, True), (2, 65534, True), (2, 0, False)],
+)
+def test_whether_proc_hides_processes_is_tried(hidepid: int, user: int, hides: bool) -> None:
+    """There nobody can stop or count who is below one that cannot be looked into."""
+    words = ["unshare", "-pmf", "--kill-child", sys.executable, "-c", HIDDEN]
+    command = [*words, str(hidepid), str(user)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, cwd=ROOT, timeout=60
+    )
+    assert done.stdout == f"{hides} []\n", done.stderr
+
+
+def test_where_proc_hides_processes_there_is_no_wall(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(landlock, "abi", lambda: 4)
+    monkeypatch.setattr(enter, "no_namespaces", lambda: "")
+    monkeypatch.setattr(process_tree, "hides_processes", lambda: True)
+    monkeypatch.setenv(enter.CONTAINER_MARK, "1")
+    for level in (1, 2, 3):
+        with pytest.raises(UnavailableError, match=r"hidepid(?s:.*)which means --sandbox 0"):
+            enter.require(level)
+    enter.require(0)
+    (line,) = (line for line in doctor.walls() if line.what == "usual sandbox level")
+    assert line.found == "0 (none)"
+    assert "mount -o remount,hidepid=0 /proc" in line.next

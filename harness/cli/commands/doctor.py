@@ -209,7 +209,7 @@ def walls() -> Iterator[Line]:
     abi = landlock.abi()
     how = "a Linux kernel of 5.13 or newer"
     yield _look(abi, "landlock", f"ABI {abi}", "not in this kernel", how)
-    refused = enter.lacking(2)
+    refused = enter.no_namespaces()
     how = (
         "sudo sysctl user.max_user_namespaces=10000 kernel.apparmor_restrict_unprivileged_userns=0"
     )
@@ -218,8 +218,8 @@ def walls() -> Iterator[Line]:
     good, how = f"{share} of each submission", "raise pids.max: docker run --pids-limit -1"
     bad = f"{share} of a submission, of {cgroup.room()} that the container or the kernel allow"
     yield _look(share >= enter.Rules.processes // 2, "processes and threads", good, bad, how)
-    level, _ = enter.usual()
-    found, how = f"{level} ({enter.LEVELS[level]})", "SECURITY.md says what each level holds"
+    level, how = enter.usual_level(), enter.lacking(1) or "SECURITY.md says what each level holds"
+    found = f"{level} ({enter.LEVELS[level]})"
     yield _look(level == 2, "usual sandbox level", found, found, how)
 
 

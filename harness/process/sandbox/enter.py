@@ -9,7 +9,7 @@
 
 Landlock and namespaces bind the calling thread and its children only, hence a call while there is
 one thread: in a fork of harness/worker/forkserver.py, or here before an exec. A level that cannot
-be had raises UnavailableError; what is usual here, and why it is not more, is `usual()`.
+be had raises UnavailableError; `lacking` says why, and what is usual here is `usual_level()`.
 """
 
 import contextlib
@@ -103,6 +103,9 @@ def lacking(level: int) -> str:
         return f"Landlock and seccomp need Linux on {' or '.join(seccomp.ARCHES)}"
     if landlock.abi() < 1:
         return "this kernel has no Landlock (needs Linux 5.13 with lsm=landlock)"
+    if process_tree.hides_processes():  # who could neither be stopped nor counted
+        how = "be root, sudo mount -o remount,hidepid=0 /proc, or no proc-opts of the container"
+        return f"/proc hides processes from us (hidepid): {how}"
     if level == 2:
         return no_namespaces()
     if level == 3 and not os.environ.get(CONTAINER_MARK):
@@ -118,16 +121,9 @@ def no_namespaces() -> str:
     return namespaces.refusal(uid, lambda: contents(Rules(level=2, uid=uid, ro=(package,))))
 
 
-def usual() -> tuple[int, str]:
-    """The strictest level that needs no container, and why it is not 2; the record says which."""
-    lacks = {level: lacking(level) for level in (2, 1)}
-    level = next((level for level, why in lacks.items() if not why), 0)
-    return level, lacks[2]
-
-
 def usual_level() -> int:
-    """The level of a run for which none was asked."""
-    return usual()[0]
+    """The level of a run for which none was asked: the strictest that needs no container."""
+    return next((level for level in (2, 1) if not lacking(level)), 0)
 
 
 def grants(rules: Rules) -> Iterable[tuple[Path, int]]:
