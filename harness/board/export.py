@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
 from harness.board.rank import Board, Leaderboard, Row
+from harness.board.render.heat_map import untimed
 from harness.board.render.notes import lasting
 from harness.board.render.text import sanitize
 from harness.schema import Result
@@ -59,9 +60,10 @@ def _beside_libraries(row: Row) -> dict[str, object]:
         "official_over_hidden": asdict(loss.ratio) if loss else None,
         "libraries_move_by": loss.libraries if loss else None,
         "told": bool(loss and loss.told),
+        "untimed": untimed(row),
     }
     told = {"best_library": best} if row.grid.cells else {}
-    return told | ({"hidden": hidden} if row.hidden else {})
+    return told | ({"hidden": hidden} if row.hidden or hidden["untimed"] else {})
 
 
 def csv_text(found: Leaderboard) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
 from harness.board import rivals
-from harness.board.record import Head, newest, of_run
+from harness.board.record import Head, newest, of_run, weight
 from harness.board.rivals import NO_GRID, Grid, HiddenLoss, Libraries, direct_on
 from harness.measure import stats
 from harness.measure.stats import Interval
@@ -44,15 +44,14 @@ class Row:
 
     entry: str
     results: tuple[Result, ...]  # in the order of the board's configs
-    hidden: tuple[Result, ...] = ()  # on shapes that its run drew from its secret
-    unasked: tuple[int, ...] = ()  # headdims on which others have one of these and it has none
+    hidden: tuple[Result, ...] = ()  # on shapes that its runs drew from their secrets
+    unasked: tuple[int, ...] = ()  # headdims of these on which not each run of its results has one
     speedup: Interval | None = None  # geometric mean over the configs
     rank: int | None = None
     tie: bool = False
     why: str = ""
     grid: Grid = NO_GRID  # of many configs: each beside the best library
     loss: HiddenLoss | None = None  # beside libraries, on hidden shapes
-    alone: tuple[Result, ...] = ()  # hidden ones that passed, of a run without official ones here
 
     @property
     def pick(self) -> Result:
@@ -186,8 +185,8 @@ class Leaderboard:
 
 # --------------------------------------------------------------------------- the board
 
-#: What passed of one source in one run (record.of_run), hidden shapes aside, by its config.
-Official = dict[tuple[object, ...], dict[str, Result]]
+#: What one submission's source was told in one run (record.of_run), by config.
+Runs = dict[tuple[object, ...], dict[str, Result]]
 
 
 def leaderboard(
@@ -201,28 +200,23 @@ def leaderboard(
     `beside` is asked for two rows of different runs: an older run may have measured both.
     `libraries`: who passed beside a result; those among `results` if not given.
     """
-    results = list(results)
+    # a time on a hidden shape needs the secret that the shape follows from
+    results = [r for r in results if not r.case.hidden or r.secret or r.status is not Status.PASSED]
     libraries = libraries or Libraries(results)
     groups: dict[tuple[str, str, int], list[Result]] = {}
     for result in sorted(newest(results), key=lambda r: (r.entry, r.config, r.date, r.run)):
         groups.setdefault((result.gpu, result.suite_sha256, result.protocol), []).append(result)
     asked = (group for group in groups.values() if any(not r.case.hidden for r in group))
-    official: Official = {}
-    for result in results:
-        if not result.case.hidden and result.status is Status.PASSED:
-            # in however many files
-            official.setdefault(of_run(result), {}).setdefault(result.config, result)
-    boards = [_board(group, official, beside, libraries) for group in asked]
+    runs: Runs = {}
+    for result in sorted((r for r in results if r.kind is Kind.SUBMISSION), key=weight):
+        runs.setdefault(of_run(result), {})[result.config] = result  # in however many files
+    boards = [_board(group, runs, beside, libraries) for group in asked]
     boards.sort(key=lambda b: (b.is_cpu, b.gpu, b.suite, -b.protocol, b.suite_sha256))
     return Leaderboard(tuple(boards), bad_lines, libraries, beside)
 
 
-def _board(
-    group: Sequence[Result], official: Official, beside: Beside, libraries: Libraries
-) -> Board:
-    # a time on a hidden shape needs the secret that the shape follows from
-    can_be_redrawn = (r for r in group if r.secret or r.status is not Status.PASSED)
-    first, drawn = group[0], [r for r in can_be_redrawn if r.case.hidden]
+def _board(group: Sequence[Result], runs: Runs, beside: Beside, libraries: Libraries) -> Board:
+    first, drawn = group[0], [r for r in group if r.case.hidden]
     group = [result for result in group if not result.case.hidden]
     # without configs that were interrupted for all: nobody was measured, nobody misses there
     left = {r.config for r in group if r.status is not Status.INTERRUPTED}
@@ -234,15 +228,9 @@ def _board(
     by_entry: dict[str, list[Result]] = {}
     for result in sorted(group, key=lambda r: configs.index(r.config)):
         by_entry.setdefault(result.entry, []).append(result)
-    hidden = {name: tuple(r for r in drawn if r.entry == name) for name in by_entry}
-    asked = {r.case.headdim for r in drawn}
-    unasked = {name: asked - {r.case.headdim for r in own} for name, own in hidden.items()}
-    rows = [
-        _row(Row(name, tuple(mine), hidden[name], tuple(sorted(unasked[name]))), configs, headline)
-        for name, mine in by_entry.items()
-    ]
+    rows = [_drawn(Row(name, tuple(mine)), drawn, runs) for name, mine in by_entry.items()]
     grid = len(configs) > MOST_COLUMNS
-    rows = [_beside_libraries(row, grid, official, libraries) for row in rows]
+    rows = [_beside_libraries(_row(r, configs, headline), grid, runs, libraries) for r in rows]
     places = sorted((-row.speedup.value, row.entry) for row in rows if row.speedup)
     by_name = {row.entry: row for row in rows}
     scored = [by_name[name] for _, name in places]
@@ -274,25 +262,40 @@ def _row(row: Row, configs: Sequence[str], headline: str) -> Row:
     hidden = next((f"{r.config}: {r.status.value} ({r.reason})" for r in wrong), "")
     if why := _obstacle(row.entry, row.results, configs, headline) or hidden:
         return replace(row, why=why)
-    told = (result.speedup for result in row.results if row.entry != headline)
-    ratios = [interval_of(speedup) for speedup in told if speedup]  # of each: no obstacle
+    ratios = [interval_of(r.speedup) for r in row.results if r.speedup and row.entry != headline]
     return replace(row, speedup=stats.geomean(ratios or [Interval(1, 1, 1)]))
 
 
-def _beside_libraries(row: Row, grid: bool, official: Official, libraries: Libraries) -> Row:
+def unasked(official: Iterable[Result], hidden: Iterable[Result]) -> set[int]:
+    """Headdims on which a run of `official` has none of `hidden`: no other run speaks for it."""
+    asked = {(of_run(r), r.case.headdim) for r in hidden}
+    return {r.case.headdim for r in official if (of_run(r), r.case.headdim) not in asked}
+
+
+def _drawn(row: Row, drawn: Sequence[Result], runs: Runs) -> Row:
+    """The same with its newest rows on hidden shapes, and those of the runs of its results."""
+    ran = {(of_run(r), r.case.headdim) for r in row.results}
+    near = (r for run, d in ran for r in runs.get(run, {}).values() if r.case.headdim == d)
+    mine = [r for r in (*drawn, *near) if r.entry == row.entry and r.case.hidden]
+    left = unasked(row.results, mine) & {r.case.headdim for r in drawn}
+    once = {(r.config, r.date, r.run): r for r in mine}
+    hidden = tuple(once[key] for key in sorted(once))
+    return replace(row, hidden=hidden, unasked=tuple(sorted(left)))
+
+
+def _beside_libraries(row: Row, grid: bool, runs: Runs, libraries: Libraries) -> Row:
     """The same with what runs say of it beside libraries, if it is a submission's."""
     if row.pick.kind is not Kind.SUBMISSION:
         return row
     cells = [rivals.cell_of(result, libraries) for result in row.results if grid]
-    timed = [r for r in row.hidden if r.status is Status.PASSED]
-    near = [r for run in {of_run(r) for r in timed} for r in official.get(run, {}).values()]
-    loss = rivals.hidden_loss([*near, *timed], libraries)
-    newest = {r.case.headdim: of_run(r) for r in sorted(row.results, key=lambda r: (r.date, r.run))}
-    # of a source that was slow until some day, hidden times of before tell nothing
-    now = [r for r in near if newest.get(r.case.headdim, of_run(r)) == of_run(r)]
-    alone = tuple(r for r in timed if not rivals.neighbours(r, now))
+    ran = dict.fromkeys(map(of_run, row.hidden))  # of these none makes up for another
+    near = [r for run in ran for r in runs.get(run, {}).values() if not r.case.hidden]
+    alone = ([r for r in row.hidden if of_run(r) == run] for run in ran if len(ran) > 1)
+    losses = [rivals.hidden_loss([*near, *some], libraries) for some in (row.hidden, *alone)]
+    told = (x for x in losses if x and x.told)
+    loss = max(told, key=lambda x: x.ratio.value, default=None if row.unasked else losses[0])
     found = Grid(tuple(cell for cell in cells if cell), len(row.results))
-    return replace(row, grid=found, loss=loss, alone=alone)
+    return replace(row, grid=found, loss=loss)
 
 
 def interval_of(told: Speedup) -> Interval:
@@ -308,10 +311,9 @@ def _obstacle(entry: str, results: Sequence[Result], configs: Sequence[str], hea
             return f"{result.config}: {result.status.value}{why}"
     if missing := [name for name in configs if all(r.config != name for r in results)]:
         return f"not run on {', '.join(missing)}"
-    alone = (r for r in results if not r.speedup or r.speedup.against != headline)
+    lone = (r for r in results if headline not in (entry, r.speedup and r.speedup.against))
     beside = f"not timed beside {headline or 'a baseline'}"
-    lone = [f"{r.config}: {beside}" for r in alone if entry != headline]
-    return next(filter(None, [*map(unfit, results), *lone]), "")
+    return next(filter(None, [*map(unfit, results), *(f"{r.config}: {beside}" for r in lone)]), "")
 
 
 def unfit(result: Result) -> str:

@@ -35,7 +35,7 @@ from harness.errors import StorageError
 from harness.problems import PROBLEMS
 from harness.process.sandbox.folders import files_below, is_own, plain
 from harness.process.text import dumps, each_once, plain_text, shown
-from harness.schema import MOST_LINE_BYTES, Front, Kind, Result, Slack, Status, is_hidden
+from harness.schema import MOST_LINE_BYTES, Front, Kind, Result, Slack, Status
 
 #: Keys told first: what `Head` holds.
 FRONT = tuple(Front.model_fields)
@@ -343,13 +343,11 @@ def newest(lines: Iterable[Line]) -> list[Line]:
 
 
 def for_boards(lines: Iterable[Line]) -> list[Line]:
-    """`newest`, and the official rows of the same runs beside a submission's hidden ones."""
+    """`newest`, and of a submission all rows of their runs: hidden ones stand beside their own."""
     lines = list(lines)
     chosen = {id(h): h for h in newest(lines)}
-    hidden = (h for h in chosen.values() if is_hidden(h.config))
-    runs = {of_run(h) for h in hidden if h.kind == Kind.SUBMISSION.value}
-    chosen |= {id(h): h for h in lines if of_run(h) in runs and not is_hidden(h.config)}
-    return list(chosen.values())
+    runs = {of_run(h) for h in chosen.values() if h.kind == Kind.SUBMISSION.value}
+    return list((chosen | {id(h): h for h in lines if of_run(h) in runs}).values())
 
 
 def of_source(h: Head | Result) -> tuple[object, ...]:

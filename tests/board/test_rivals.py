@@ -7,6 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from harness.board import export, query, record
 from harness.board.rank import Board, Row, leaderboard
@@ -17,6 +19,7 @@ from harness.board.rivals import classify
 from harness.catalog.suites import load_suite
 from harness.cli.terminal import Terminal
 from harness.schema import Case, Dtype, Kind, Result, Status
+from tests.board.factory import result as plain
 from tests.board.factory import run_of, timed, times
 
 pytestmark = pytest.mark.usefixtures("intervals_once")
@@ -385,15 +388,77 @@ def test_a_hidden_time_is_held_against_official_ones_of_its_own_run_alone() -> N
     ]
     both = [*found, *later]
     assert {r.run for r in row_of(both).results} == {"later"}
-    assert loss_words(row_of(both)).startswith(
-        "no time on hidden shapes, 3 of 3: hidden_hdim128 of"
-    )
+    unasked = "headdim 64 not asked in all its runs"
+    assert loss_words(row_of(both)).startswith(f"no time on hidden shapes, 3 of 6: {unasked}, ")
     some = [r for r in both if r.run != "later" or r.case.headdim == 64]
-    assert "1 of 3: hidden_hdim64 of a run without these" in loss_words(row_of(some))
+    assert loss_words(row_of(some)) == f"no time on hidden shapes, 1 of 4: {unasked}"
     alone = [r for r in both if r.entry != "mine" or r.case.hidden or r.run == "later"]
-    assert loss_words(row_of(alone)).startswith(
-        "no time on hidden shapes, 3 of 3: hidden_hdim128 of a run without these official ones"
+    assert loss_words(row_of(alone)) == loss_words(row_of(both))
+    (told,) = (r for r in export.document(leaderboard(both))["boards"][0]["rows"] if r["rank"] == 1)
+    hidden = {key: told["hidden"][key] for key in ("official_over_hidden", "told", "untimed")}
+    words = loss_words(row_of(both))
+    assert hidden == {"official_over_hidden": None, "told": False, "untimed": words}
+
+
+def test_a_later_run_of_one_cell_speaks_for_that_cell_alone() -> None:
+    """It drew hidden shapes, too, saw how few it was asked, and was as slow on all of them."""
+    keyed = beside_hidden({**OFFICIAL, "mine": 1.2})
+    keyed += rows_on(GRID["hdim64_seq8k"], OFFICIAL, 20)
+    slow = [r for r in beside_hidden({**OFFICIAL, "mine": 1.2}) if r.case.headdim == 64]
+    slow = [r for r in slow if r.case.hidden] + rows_on(
+        GRID["hdim64_seq8k"], {**OFFICIAL, "mine": 1.2}, 21
     )
+    when = {"run": "later", "date": "2027-01-01T00:00:00Z"}
+    only_one = [r.model_copy(update=when) for r in slow]
+    row = row_of([*keyed, *only_one])
+    assert {r.run for r in row.results if r.case.headdim == 64} == {"r1", "later"}
+    assert loss_words(row).startswith("faster on official shapes")
+    campaign = [r for r in keyed if r.entry != "mine" or not r.case.hidden]
+    assert "headdim 64 not asked in all its runs" in loss_words(row_of([*campaign, *only_one]))
+    for status in (Status.OUT_OF_MEMORY, Status.INCORRECT):
+        failed = [
+            r.model_copy(update={"status": status}) if r.entry == "mine" and r.case.hidden else r
+            for r in keyed
+        ]
+        row = row_of([*failed, *only_one])
+        assert f"hidden_hdim64 {status.value}" in loss_words(row)
+        assert (row.rank is None) == (status is Status.INCORRECT)
+
+
+CELLS = [GRID[f"hdim{headdim}_{length}"] for headdim in (64, 128) for length in ("seq4k", "seq8k")]
+ENDS = (*[Status.PASSED] * 4, Status.UNSTABLE, Status.OUT_OF_MEMORY, Status.INCORRECT)
+RUN = st.tuples(
+    st.lists(st.sampled_from(ENDS) | st.none(), min_size=4, max_size=4),  # None: not asked
+    st.lists(st.sampled_from(ENDS) | st.none(), min_size=2, max_size=2),
+    st.sampled_from("aab"),
+    st.sampled_from(("5a", "5a", "")),
+)
+
+
+@given(st.lists(RUN, min_size=1, max_size=4))
+def test_a_hidden_time_without_a_word_has_all_official_ones_of_its_headdim_beside_it(
+    history: list[tuple[list[Status | None], list[Status | None], str, str]],
+) -> None:
+    cases = [*CELLS, hidden(headdim=64), hidden(headdim=128)]
+    lines = []
+    for n, (ends, drawn, source, secret) in enumerate(history):
+        told = {"run": f"r{n}", "date": f"2026-11-2{n}T00:00:00Z", "source_sha256": source * 64}
+        lines += [
+            plain(status=end, secret=secret * 32, **told).model_copy(
+                update={"case": case, "config": case.name}
+            )
+            for case, end in zip(cases, (*ends, *drawn), strict=True)
+            if end
+        ]
+    for each in (lines, record.for_boards(lines)):
+        rows = [row for board in leaderboard(each).boards for row in board.rows]
+        for row in rows:
+            asked = {r.case.headdim for r in row.hidden}
+            times = {(r.run, r.case.headdim) for r in row.hidden if r.status is Status.PASSED}
+            shown = {(r.run, r.case.headdim) for r in row.results if r.case.headdim in asked}
+            assert loss_words(row) or shown <= times
+            told = export.document(leaderboard(each))["boards"][0]["rows"][0]
+            assert told.get("hidden", {}).get("untimed", "") == loss_words(row)
 
 
 def test_a_run_whose_lines_stand_in_two_files_counts_once_beside_hidden_shapes(

@@ -481,7 +481,7 @@ def test_hidden_rows_beside_official_ones_of_another_run(
     now = [r.model_copy(update={"protocol": PROTOCOL}) for r in drawn(lines) if r.entry == "mine"]
     assert verify.obstacle(now, H200, tmp_path) == ""
     newer = [now[0].model_copy(update={"run": "r2"}), *now[1:]]
-    assert verify.obstacle(newer, H200, tmp_path).startswith("hidden_hdim64: its official rows")
+    assert verify.obstacle(newer, H200, tmp_path).startswith("headdim 64: not each run")
 
 
 def test_no_config_makes_up_for_another(lines: list[Result]) -> None:

@@ -116,21 +116,21 @@ def in_markdown(cell: Cell) -> str:
 
 def loss_words(row: Row) -> str:
     """What a row says that leads more on official than on hidden shapes, or has no time there."""
-    return "; ".join(filter(None, (_slower(row), _untimed(row))))
+    return "; ".join(filter(None, (_slower(row), untimed(row))))
 
 
 def loss_mark(row: Row) -> str:
     """The same in a few words."""
-    return FASTER if _slower(row) else UNTIMED if _untimed(row) else ""
+    return FASTER if _slower(row) else UNTIMED if untimed(row) else ""
 
 
-def _untimed(row: Row) -> str:
+def untimed(row: Row) -> str:
     """Who has no time on a shape, whatever kept it from one, shows none that could be slow."""
     if row.pick.kind is not Kind.SUBMISSION:
         return ""
     said = [(r.config, r.status.value) for r in row.hidden if r.status is not Status.PASSED]
-    said += [(r.config, "of a run without these official ones") for r in row.alone]
-    said += [(f"headdim {headdim}", "not asked") for headdim in row.unasked]
+    some = {r.case.headdim for r in row.hidden}
+    said += [(f"headdim {d}", f"not asked{' in all its runs' * (d in some)}") for d in row.unasked]
     ends = ", ".join(f"{where} {why}" for where, why in said)
     return f"{UNTIMED}, {len(said)} of {len(row.hidden) + len(row.unasked)}: {ends}" if said else ""
 

@@ -179,7 +179,7 @@ def _row(board: Board, row: Row, notes: Notes, files: Files) -> Json:
             key: sanitize(str(value)) for key, value in machine.model_dump().items() if value
         },
         "best": _best(row),
-        "hidden": [[r.config, sanitize(hidden_words(r))] for r in row.hidden],
+        "hidden": [*{r.config: [r.config, sanitize(hidden_words(r))] for r in row.hidden}.values()],
         "loss": sanitize(loss_words(row)),
         "cells": {r.config: _cell(board, r, notes) for r in row.results},
     }

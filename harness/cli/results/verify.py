@@ -20,8 +20,7 @@ from typing import NamedTuple
 
 from harness import PROTOCOL
 from harness.board import query, record
-from harness.board.rank import Row, interval_of, leaderboard
-from harness.board.record import newest
+from harness.board.rank import Row, interval_of, leaderboard, unasked
 from harness.board.render.text import sanitize, times
 from harness.board.rivals import place
 from harness.catalog.entrants import places
@@ -105,7 +104,7 @@ def _chosen(args: argparse.Namespace) -> tuple[list[Result], list[str]]:
     if path.endswith(".jsonl"):
         return [_line(Path(path), number)], []
     heads, _ = query.heads(args)
-    found, _ = record.read_chosen(_named(args.result, heads), newest)
+    found, _ = record.read_chosen(_named(args.result, heads), record.for_boards)
     shown = [(board, row) for board in leaderboard(found).boards for row in board.rows]
     if not shown:
         raise UnavailableError(f"'{args.result}': no record can be read", "python run.py rank")
@@ -159,10 +158,9 @@ def obstacle(old: Sequence[Result], machine: Machine, home: Path) -> str:
     if "" in over or len(over) != 1:
         return "the record has no speed-up, or not over one baseline everywhere"
     timed = _timed(old)
-    for row in timed.hidden:
-        near = (r for r in timed.results if r.case.headdim == row.case.headdim)
-        if {r.run for r in near} != {row.run}:  # what it loses off them, they would not tell
-            return f"{row.config}: its official rows are not all of its run: name it, ENTRY@RUN"
+    drawn = {row.case.headdim for row in timed.hidden}
+    if lone := drawn & unasked(timed.results, timed.hidden):  # what it loses off them is not told
+        return f"headdim {min(lone)}: not each run of its rows has a hidden one: name ENTRY@RUN"
     kind = "baselines" if first.kind is Kind.BASELINE else "submissions"
     there = places([first.entry], home / kind)
     return "" if there else f"{kind}/{first.entry} is not in {home}"
