@@ -71,15 +71,15 @@ def audited(
         again = made_again(rows, asked)
     except ValueError as error:  # a figure that no row can hold
         return {}, [(name, f"no row can be made of it: {error}"[:300]) for name in rows]
-    bursts = Counter((s.calls_ms, s.t2_ms) for row in rows.values() for s in row.samples)
-    passed = {name: row for name, row in again.items() if row.status is Status.PASSED}
-    blocks = {name: {s.block for s in row.samples} for name, row in passed.items()}
-    faults, every = [], set[int]().union(*blocks.values())
+    bursts = Counter((s.t2_ms, s.rest_ms, s.alone_ms) for r in rows.values() for s in r.samples)
+    ran = {n: {s.block for s in r.samples} for n, r in again.items() if r.status is Status.PASSED}
+    faults, every = [], set[int]().union(*ran.values())
     for name, row in rows.items():
         why = [*differences(row, again[name]), *doubts(again[name], suite, cut)]
-        if len(every - blocks.get(name, every)) > cut:  # Ctrl-C may have come within the last one
+        if len(every - ran.get(name, every)) > cut:  # Ctrl-C may have come within the last one
             why.append("it was not in every block, as all are")
-        if row.machine.has_gpu and any(bursts[s.calls_ms, s.t2_ms] > 1 for s in row.samples):
+        told = ((s.t2_ms, s.rest_ms, s.alone_ms) for s in row.samples)  # what no worker tells
+        if row.machine.has_gpu and any(bursts[each] > 1 for each in told):
             why.append("one of its bursts is told twice")
         faults += [(name, each) for each in why]
     return again, faults

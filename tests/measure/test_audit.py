@@ -475,6 +475,30 @@ def test_whose_calls_overlap_is_told_by_the_samples_alone() -> None:
     assert (name, why) == ("mine", "it says SLOWER_ALONE and is PASSED: ")
 
 
+@pytest.mark.parametrize(
+    ("as_before", "twice"),
+    [
+        (("calls_ms", "t2_ms"), False),  # the worker's own words, and a clock that ticks in 32 ns
+        (("calls_ms", "rest_ms", "alone_ms"), False),
+        (("t2_ms", "rest_ms", "alone_ms"), True),
+    ],
+)
+def test_a_burst_is_told_twice_where_all_of_the_judge_s_clocks_agree(
+    as_before: tuple[str, ...], twice: bool
+) -> None:
+    """Who told one time for all its calls had an honest node's row refused as forged."""
+    evidence = {n: _kept(row) for n, row in TRUE.items()}
+    bursts = evidence["mine"].samples
+    bursts[5] = bursts[5].model_copy(update={k: getattr(bursts[4], k) for k in as_before})
+    first = TRUE["mine"]
+    facts = replace(FACTS.for_case(first.secret_commitment, SECRET), run=first.run, date=first.date)
+    around = (first.null_gaps_ms, first.telemetry)
+    told = conclude_case(evidence, facts, "base", trusted_of(evidence, "base"), *around)
+    _, faults = audited({row.entry: row for row in told}, ASKED, SUITE)
+    assert (faults == [("mine", "one of its bursts is told twice")]) == twice
+    assert bool(faults) == twice
+
+
 def _kept(row: Result) -> Evidence:
     """Its measured leaves once more."""
     return audit._evidence(row, ENTRANTS[row.entry], ASKED)
