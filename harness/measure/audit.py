@@ -201,7 +201,7 @@ def _doubts_of_stretch(row: Result) -> list[str]:
         return []
     calls, spent_ms = (sum(pause[i] for pause in told.pauses) for i in (1, 0))
     least_ms = told.latency_ms * (1 - (CLAIM_PCT + READS_PCT) / 100 - 1 / max(1, told.calls))
-    off_ms = abs(spent_ms - calls * told.latency_ms)
+    off_ms = abs(spent_ms - calls * told.latency_ms * (1 - told.judge_pct / 100))
     peak = peak_tflops(row.machine) or math.inf
     checks = {  # what judge/stretch.py asks of one
         "its stretch: longer outside than claimed inside": told.claimed_ms >= least_ms,

@@ -590,6 +590,17 @@ def test_what_no_stretch_measures_is_doubted() -> None:
         assert any(why in each for each in said), why
 
 
+def test_a_stretch_whose_spot_checks_took_long_is_one_that_the_judge_took() -> None:
+    """By how long its kernels keep the GPU an entrant decides how long a check waits for it."""
+    told = TRUE["mine"].sustained
+    pauses = tuple(p._replace(spent_ms=0.96 * p.spent_ms) for p in told.pauses)
+    slow = told.model_copy(update={"judge_pct": 4.0, "pauses": pauses})
+    assert doubts(TRUE["mine"].model_copy(update={"sustained": slow}), SUITE) == []
+    faster = slow.model_copy(update={"latency_ms": 0.96 * told.latency_ms})
+    said = doubts(TRUE["mine"].model_copy(update={"sustained": faster}), SUITE)
+    assert said == ["its stretch: its pauses are not its time"], "no checks pay for it"
+
+
 def test_whose_pace_or_control_is_not_told_is_not_called_forged() -> None:
     """Beside a submission as headline the suite's own baseline runs, and may have no row."""
     over = Speedup(against="two", value=1.0, low=1.0, high=1.0)
