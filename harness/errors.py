@@ -101,5 +101,6 @@ def typed(text: str) -> str:
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return ``Did you mean 'x'?`` for the nearest of `known`, or an empty string."""
-    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    some = [name for name in known if len(name) <= 80][:300]  # a stranger's: the cube of letters
+    near = difflib.get_close_matches(word, some, n=1, cutoff=0.5)
     return f"Did you mean '{near[0]}'?" if near else ""

@@ -8,13 +8,13 @@ import ast
 import re
 import warnings
 from collections.abc import Callable, Mapping
-from difflib import get_close_matches
 from itertools import product
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from harness.catalog import compiler_flags
+from harness.errors import did_you_mean
 from harness.process.text import shown
 
 SIZES = ("B", "H", "S", "D", "SM")  # batch, heads, sequence, head dimension, multiprocessors
@@ -142,8 +142,7 @@ class LaunchSpec(_Frozen):
         for kernel in self.kernels:
             for arg in kernel.args:
                 if isinstance(arg, str) and arg not in known:
-                    near = get_close_matches(arg, known, n=1)
-                    hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
+                    hint = did_you_mean(arg, known) or f"known: {', '.join(known)}"
                     raise ValueError(f"{kernel.name}: unknown argument {arg!r}; {hint}")
                 if isinstance(arg, dict) and len(arg) != 1:
                     raise ValueError(f"{kernel.name}: {arg!r} must have one key, i32 or i64")
@@ -173,8 +172,6 @@ def parse_launch(
 
 
 def _near_key(problem: Mapping[str, Any]) -> str:
-    if problem["type"] != "extra_forbidden":
-        return ""
     keys = {*LaunchSpec.model_fields, *Kernel.model_fields, *TensorMap.model_fields}
-    near = get_close_matches(str(problem["loc"][-1]), keys, n=1, cutoff=0.5)
-    return f". Did you mean {near[0]!r}?" if near else ""
+    odd = problem["type"] == "extra_forbidden"
+    return f". {near}" if odd and (near := did_you_mean(str(problem["loc"][-1]), keys)) else ""

@@ -77,7 +77,7 @@ def test_what_is_refused_is_not_warned_of_too(text):
     ("section", "said"),
     [
         ({"kernels": [{**KERNEL, "smem": 1}]}, "Did you mean 'smem_bytes'"),
-        (spec(args=["q", "k.strides", "scale_log"]), "did you mean 'scale_log2'"),
+        (spec(args=["q", "k.strides", "scale_log"]), "Did you mean 'scale_log2'"),
         (spec(args=["v_map"]), "unknown argument 'v_map'"),
         (spec(name="f<{D}>\n#define f g\n"), "a kernel's name is one line without #"),
         (spec(name="f<{D}> # g"), "a kernel's name is one line without #"),
