@@ -200,7 +200,8 @@ def enter(rules: Rules, line: int | None = None) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (rules.file_bytes, rules.file_bytes))
     # Among others of its user it could start none, were it held to a share.
     share = Rules.processes if rules.uid is None else rules.processes
-    for kind, asked in ((resource.RLIMIT_NPROC, share), (resource.RLIMIT_NOFILE, rules.open_files)):
+    kinds = {resource.RLIMIT_NPROC: share, resource.RLIMIT_NOFILE: rules.open_files}
+    for kind, asked in (kinds | {resource.RLIMIT_SIGPENDING: 1024}).items():  # of its user
         most = _with_room(kind, asked)
         resource.setrlimit(kind, (most, most))
     drop_capabilities()
