@@ -55,8 +55,8 @@ class CampaignView(Terminal, View):
         if (unit := self.running.get(label)) is None:
             return
         if message.get("op") == "block":
-            where = sanitize(str(message.get("config", "")), 80)
-            unit.text = f"{where} {message.get('done')}/{message.get('total')}"
+            told = f"{message.get('config', '')} {message.get('done')}/{message.get('total')}"
+            unit.text = sanitize(told, 120)
         elif message.get("op") == "stage":
             unit.text = sanitize(f"{message.get('entry', '')}: {message.get('text', '')}", 120)
 

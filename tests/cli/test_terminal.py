@@ -141,6 +141,8 @@ def test_a_line_of_a_unit_costs_no_picture(monkeypatch: pytest.MonkeyPatch) -> N
         rack.started("0.0", ("a",), "host:0")
         for number in range(100):
             rack.heard("0.0", {"op": "stage", "entry": "a", "text": str(number)})
+        rack.heard("0.0", {"op": "block", "config": "c", "done": 10**4000, "total": 1})
+        assert len(rack.running["0.0"].text) == 120
         rack.ended("0.0", "", 0)
         assert drawn == []
         rack.tick()
