@@ -40,7 +40,7 @@ from harness.catalog.entrants import load_entrant  # noqa: E402
 from harness.catalog.request import Request  # noqa: E402
 from harness.catalog.suites import load_suite  # noqa: E402
 from harness.engine.events import Observer  # noqa: E402
-from harness.engine.session import opened  # noqa: E402
+from harness.engine.session import facts_of, opened  # noqa: E402
 from harness.engine.timing import time_case  # noqa: E402
 from harness.measure import stats  # noqa: E402
 from harness.measure.machine import inspect_machine  # noqa: E402
@@ -80,7 +80,7 @@ def main() -> int:
     try:
         with tempfile.TemporaryDirectory() as folder:
             request = make_request(suite, machine, Path(folder))
-            with opened(request, lambda _: None, Observer()) as run:
+            with opened(request, lambda _: None, Observer(), facts_of(request)) as run:
                 measure(run, rows, args.runs, args.seconds)
     finally:  # also of runs that Ctrl-C or a refused worker cut short
         if rows:

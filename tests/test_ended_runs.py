@@ -98,6 +98,7 @@ def test_who_kills_the_judge_leaves_and_costs_nobody_else_a_row(
     assert last.reason.startswith("in its turn the judge failed: ")
     mine = [found[name, case].status for name in ("honest", "second") for case in CASES]
     assert mine == [Status.PASSED] * 4
+    assert len({(row.run, row.date) for row in found.values()}) == 1, "it stays one run"
 
 
 def test_a_judge_without_memory_is_nobodys_verdict(

@@ -42,7 +42,7 @@ class PendingResults:
     ) -> None:
         """`runs`: names of those recorded or told, to which this unit's are added."""
         self.unit, self._runs = unit, set() if runs is None else runs
-        self._told: dict[str, str] = {}  # name of a run of this unit → its date
+        self._told = ("", "")  # its run, and when that began
         self.machine: Machine | None = None  # once it has said hello
         self.deadline = math.inf  # of its end, once its process has begun
         self.fault = ""  # what the unit itself said it died of
@@ -98,12 +98,11 @@ class PendingResults:
             if self._copies > len(self._owed) * len(self.unit.request.cases):
                 raise ValueError("more copies than there are rows")
             return
-        # Who breaks a run leaves it, and the others begin another.
-        if result.run not in self._runs and len(self._told) < len(self._owed):
-            self._told[result.run] = result.date
+        if result.run not in self._runs and not self._told[0]:
+            self._told = (result.run, result.date)
             self._runs.add(result.run)
-        if self._told.get(result.run) != result.date:
-            raise ValueError(f"run {shown(result.run)} is another's, or one more than it can be")
+        if self._told != (result.run, result.date):
+            raise ValueError(f"run {shown(result.run)} is another's, or of another date")
         rows[result.entry] = result
         own = [row for name, row in rows.items() if name in self.unit.names]
         timed = any(row.status in TIMED for row in own)  # else who rides along was not

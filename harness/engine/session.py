@@ -43,24 +43,25 @@ def execute(request: Request, save: Callable[[Result], None], observer: Observer
 
     In whose turn the judge fails leaves, and the others begin their open cases again without him.
     """
+    facts = facts_of(request)  # it stays one run
     while request.entrants:
         try:
-            with opened(request, save, observer) as run:
+            with opened(request, save, observer, facts) as run:
                 run.execute()
+                return
         except BrokenRun as broken:  # noqa: PERF203 - once for each who breaks it
             if not broken.open_cases:  # of the suite's own
                 observer.note(broken.message)
                 return
             observer.note(f"{broken.message}; the others begin again without it")
             request = request.without(broken.entrant, broken.open_cases)
-        else:
-            return
 
 
 @contextlib.contextmanager
-def opened(request: Request, save: Callable[[Result], None], observer: Observer) -> Iterator[Run]:
+def opened(
+    request: Request, save: Callable[[Result], None], observer: Observer, facts: RunFacts
+) -> Iterator[Run]:
     """A Run with its judge ready, its builds done, its workers started; all end on the way out."""
-    problem = get_problem(request.suite.problem)
     enter.require(request.sandbox)
     try:
         request.cache.mkdir(parents=True, exist_ok=True)
@@ -81,17 +82,17 @@ def opened(request: Request, save: Callable[[Result], None], observer: Observer)
         trusted = stack.enter_context(prestart.taken())
         monitor = Monitor(request.machine)
         stack.callback(monitor.close)
-        judge = JudgeClient(trusted.judge, problem.name, device, gpu_env(request.machine))
-        crew = Crew(request, problem, device, trusted.scratch, trusted.forkserver, nodes)
+        judge = JudgeClient(trusted.judge, facts.problem.name, device, gpu_env(request.machine))
+        crew = Crew(request, facts.problem, device, trusted.scratch, trusted.forkserver, nodes)
         roles, workers = crew.assign_roles(), crew.workers
         stack.callback(WorkerProcess.end_all, workers.values())
         run = Run(
             suite=request.asked,
-            problem=problem,
+            problem=facts.problem,
             workers=workers,
             roles=roles,
             judge=judge,
-            facts=facts_of(request),
+            facts=facts,
             monitor=monitor,
             save=save,
             observer=observer,

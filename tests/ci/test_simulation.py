@@ -953,6 +953,20 @@ def test_one_that_failed_honestly_is_recorded_and_told(hub: Hub) -> None:
     assert "CRASHED" in words
 
 
+def test_who_broke_the_run_is_recorded_and_told(hub: Hub) -> None:
+    """The others began again without it, with secrets of their own; it stays one run."""
+    before = history_of(hub, 1.0)
+    results = consistent(measured(hub, 0.9, run="r1", date="2026-11-21T00:00:00Z"))
+    results = failed(results, "mine", Status.BROKE_THE_RUN, reason="in its turn the judge failed")
+    untold = {"secret": "", "secret_commitment": "ab" * 32}
+    results = [r for r in results if r.entry != "mine" or not r.case.hidden]
+    results = [r.model_copy(update=untold) if r.entry == "mine" else r for r in results]
+    assert take(hub, pack(hub.folder / "artifact", results)) == 0
+    code, words = gate(hub, before)
+    assert code == 1
+    assert "BROKE_THE_RUN" in words
+
+
 def test_old_figures_are_no_green_light(hub: Hub) -> None:
     before = history_of(hub, 1.0)
     code, words = gate(hub, before)

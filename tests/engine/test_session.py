@@ -340,7 +340,9 @@ def test_walls_lower_than_usual_are_told(
     assert told in "".join(notes)
 
 
-def test_who_has_no_place_for_caches_is_told_once_and_before_the_run(tmp_path: Path) -> None:
+def test_who_has_no_place_for_caches_is_told_once_and_before_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A user with neither an entry nor HOME: each entry ended as our fault, to be reported."""
     (tmp_path / "file").touch()
     request: Any = SimpleNamespace(
@@ -349,6 +351,7 @@ def test_who_has_no_place_for_caches_is_told_once_and_before_the_run(tmp_path: P
         cache=tmp_path / "file" / "x",
         entrants=[1],
     )
+    monkeypatch.setattr(session, "facts_of", MagicMock())
     with pytest.raises(UnavailableError, match="no folder for caches") as caught:
         session.execute(request, print, Observer())
     assert caught.value.hint.startswith("HOME=")
@@ -527,7 +530,7 @@ def test_a_run_locks_the_device_node_of_its_gpu(
     monkeypatch.setattr(session.enter, "require", lambda level: None)
     request: Any = MagicMock()
     request.suite.problem, request.sandbox = "attention_forward", 0
-    opened = session.opened(request, print, Observer())
+    opened = session.opened(request, print, Observer(), MagicMock())
     with pytest.raises(LockedError, match=f"^/dev/{node}$"), opened:
         pass
 

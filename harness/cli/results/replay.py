@@ -138,12 +138,12 @@ def ask(
     """The burst once more: the judge's report, the SHA-256 of its inputs, what was printed."""
     from harness.engine.burst import Question, run_burst
     from harness.engine.events import Observer
-    from harness.engine.session import opened
+    from harness.engine.session import facts_of, opened
 
     (entrant,), (case,), draw = request.entrants, request.suite.cases, found.draw
     probe = _probe(case, entrant.manifest.claims, old, found)
     question = Question(probe, draw.label, draw.calls, draw.whole, replayed=True)
-    with opened(request, lambda result: None, Observer()) as run:
+    with opened(request, lambda result: None, Observer(), facts_of(request)) as run:
         known = run.record(entrant.name, case)
         run.judge.replay(old.secret)
         limit_s = run.limits.first_call_s
