@@ -20,6 +20,7 @@ class Point:
     run: str
     source: str
     speedup: Interval | None
+    against: str  # whom that is over; "" without one
     configs: tuple[str, ...]
     failed: str
     doubtful: bool = False
@@ -42,15 +43,16 @@ def _point(lines: list[Head]) -> Point:
     first = lines[0]
     failed = [h for h in lines if h.status != Status.PASSED.value]
     speedups = [h.speedup for h in lines if h.speedup]
-    ratios = [interval_of(one) for one in speedups]
-    whole = not failed and len(ratios) == len(lines) and len({one.against for one in speedups}) == 1
+    against = {one.against for one in speedups}
+    whole = not failed and len(speedups) == len(lines) and len(against) == 1
     return Point(
         entry=first.entry,
         board=(first.gpu, first.suite, first.suite_sha256, first.protocol),
         date=first.date,
         run=first.run,
         source=first.source_sha256,
-        speedup=stats.geomean(ratios) if whole else None,
+        speedup=stats.geomean(list(map(interval_of, speedups))) if whole else None,
+        against=against.pop() if whole else "",
         configs=tuple(sorted(h.config for h in lines)),
         failed="; ".join(f"{h.config}: {h.status.value}" for h in failed),
         doubtful=any(h.speedup and doubtful(h) for h in lines),
@@ -70,7 +72,8 @@ def _step(before: Point | None, now: Point) -> str:
     if before is None or (before.entry, before.board) != (now.entry, now.board):
         return "first"
     parts = ["new source"] if before.source != now.source else []
-    if before.speedup and now.speedup and before.configs == now.configs:
+    alike = (before.configs, before.against) == (now.configs, now.against)
+    if before.speedup and now.speedup and alike:
         change = stats.quotient(now.speedup, stats.standard(before.speedup), one_card=False)
         parts += [] if change.holds(1.0) else [words(change)]
     return ", ".join(parts)

@@ -105,13 +105,14 @@ def test_a_cpu_board_holds_no_time() -> None:
 
 
 def test_history_finds_its_row() -> None:
-    board = ("NVIDIA H200", "fa3", SUITE_SHA, 1)
-    point = Point(
-        "a", board, "2026-11-20T00:00:00Z", "r0", "b" * 64, Interval(1.1, 1, 1.2), ("c",), ""
-    )
-    text = page.render(leaderboard(run_of({"a": 0.9})), [point])
+    board, found = ("NVIDIA H200", "fa3", SUITE_SHA, 1), Interval(1.1, 1, 1.2)
+    told = (board, "2026-11-20T00:00:00Z", "r0", "b" * 64, found)
+    points = [Point("a", *told, against, ("c",), "") for against in ("sdpa_cudnn", "sdpa_flash")]
+    text = page.render(leaderboard(run_of({"a": 0.9})), points)
     rows = {row["entry"]: row for row in data_of(text)["boards"][0]["rows"]}
     assert rows["a"]["history"][0]["speedup"] == [1.0, 1.1, 1.2]
+    other = rows["a"]["history"][1]
+    assert (other["speedup"], other["failed"]) == (None, "over sdpa_flash"), "no line joins them"
     assert rows["sdpa_cudnn"]["history"] == []
 
 

@@ -61,7 +61,9 @@ def test_where_the_newest_verdict_is_no_pass_an_older_time_is_no_answer(
     wrong = result("fast", config=config, status=status, source_sha256="c" * 64)
     told = {"run": "20261124-d", "date": "2026-11-24"}
     record.append(results, wrong.model_copy(update=told))
-    said = f"left out: fast is {status.value} on {config}"
+    older = "hdim128_seq8k, hdim256_seq16k: that is an older one's"
+    said = f"left out: fast is {status.value} on {config}; "
+    said += f"the newest source of fast has no time on {older}"
     assert call(compare, "compare", results, "fast", "slow", *fails) == code
     *table, left = capsys.readouterr().out.splitlines()
     assert config not in "".join(table)
@@ -401,3 +403,20 @@ def test_the_board_and_compare_agree_on_ties(monkeypatch: pytest.MonkeyPatch) ->
                 tied = better.rank == worse.rank
                 assert compare.geomean(pairs).holds(1.0) == tied, (better.entry, worse.entry)
     assert looked_at > 10
+
+
+def test_a_step_is_one_over_the_same_baseline(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for line in run_of({"mine": 0.8}, run="r1", date="2026-11-21"):
+        record.append(tmp_path, line)
+    for line in run_of({"mine": 0.8}, run="r2", date="2026-11-22"):
+        over = line.speedup and line.speedup.model_copy(
+            update={"against": "sdpa_flash", "value": 2.0, "low": 1.9, "high": 2.1}
+        )
+        record.append(tmp_path, line.model_copy(update={"speedup": over}))
+    assert call(history, "history", tmp_path, "mine") == 0
+    out = capsys.readouterr().out
+    assert "over sdpa_cudnn" in out
+    assert "over sdpa_flash" in out
+    assert "faster by" not in out

@@ -111,7 +111,7 @@ def _board(
     for row in board.rows:
         fields = _row(board, row, notes, files)
         points = past.get((*key, row.entry), [])
-        fields["history"] = [_point(point) for point in points[-MOST_POINTS:]]
+        fields["history"] = [_point(p, board.headline) for p in points[-MOST_POINTS:]]
         text = notes_of.get(row.entry, "")
         fields["notesText"] = text[:MOST_NOTES]
         fields["notesCut"] = len(text) > MOST_NOTES
@@ -243,14 +243,15 @@ def _lasting(result: Result) -> Json:
     return {**figures, "words": lasting_words(result)}
 
 
-def _point(point: Point) -> Json:
+def _point(point: Point, headline: str) -> Json:
+    over = f"over {point.against}" * (point.against != headline)  # no point of that line
     return {
         "date": point.date[:10],
         "run": sanitize(point.run, 80),
         "source": point.source[:12],
-        "speedup": _interval(point.speedup),
+        "speedup": None if over else _interval(point.speedup),
         "configs": len(point.configs),
-        "failed": sanitize(point.failed),
+        "failed": sanitize(point.failed) or over,
         **({"doubt": DOUBT} if point.doubtful else {}),
     }
 

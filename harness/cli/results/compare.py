@@ -98,7 +98,8 @@ def run(args: argparse.Namespace) -> int:
     else:
         print("\n".join(_lines_of_many(args.a, found)))
     mine = {line: s for pairs in found.values() for line, s in unpassed(args.a, pairs, heads)}
-    beside = [line for b, pairs in found.items() for line, _ in unpassed(b, pairs, heads)]
+    rivals = (unpassed(b, pairs, heads, of_b=True) for b, pairs in found.items())
+    beside = [line for each in rivals for line, _ in each]
     if mine or beside:
         said = "; ".join([*mine, *beside])
         print(f"left out: {said}", file=sys.stderr if args.json else sys.stdout)
@@ -107,12 +108,19 @@ def run(args: argparse.Namespace) -> int:
     return Exit.SUBMISSION_FAILED if wrong else max(codes)
 
 
-def unpassed(name: str, pairs: Sequence[Pair], heads: list[Head]) -> Iterator[tuple[str, Status]]:
-    """Where `name`, on the board of these pairs, did not pass by its newest verdict."""
-    board = _place(pairs[0].a)[:3]
-    for head in newest(_named(name, heads)):
-        if _place(head)[:3] == board and (status := Status(head.status)) is not Status.PASSED:
+def unpassed(
+    name: str, pairs: Sequence[Pair], heads: list[Head], *, of_b: bool = False
+) -> Iterator[tuple[str, Status]]:
+    """Where `name`, on the board of these pairs, did not pass by its newest verdict or source."""
+    rows = [pair.b if of_b else pair.a for pair in pairs]
+    now = [h for h in newest(_named(name, heads)) if _place(h)[:3] == _place(rows[0])[:3]]
+    for head in now:
+        if (status := Status(head.status)) is not Status.PASSED:
             yield f"{sanitize(name, 80)} is {status.value} on {sanitize(head.config, 80)}", status
+    sources = {head.source_sha256 for head in now}
+    if older := ", ".join(row.config for row in rows if row.source_sha256 not in sources):
+        said = f"the newest source of {sanitize(name, 80)} has no time on {older}"
+        yield f"{said}: that is an older one's", Status.PASSED
 
 
 def _regression(args: argparse.Namespace, b: str, pairs: Sequence[Pair]) -> int:
@@ -141,9 +149,7 @@ def _lines_of_many(a: str, found: Mapping[str, Sequence[Pair]]) -> list[str]:
     lines = [" and ".join(f"{sanitize(gpu)} · {suite}" for gpu, suite in sorted(boards))]
     lines.append(query.table(rows))
     if any(not pair.paired for pair in every):
-        lines.append(
-            "* in different runs, compared through their baseline: wider than side by side"
-        )
+        lines += ["* in different runs, compared through their baseline: wider than side by side"]
     lines += _unheld(every)
     first = sanitize(next(iter(found)), 80)
     return [*lines, f"next: python run.py compare {sanitize(a, 80)} {first}"]
@@ -184,14 +190,12 @@ def _best(mine: list[Head], theirs: list[Head], among: list[Head]) -> list[Pair]
         [h for h in side if h.run in shared and (*_place(h)[:4], h.source_sha256) in sources]
         for side in (mine, theirs)
     ]
-    best: list[Pair] = []
     for left, right in (together, (mine, theirs)):
-        for board in {_place(h)[:3] for h in left}:
-            pairs = _on_board([_passed(side, board) for side in (left, right)], among)
-            best = max(best, pairs, key=_weight)
-        if best:
-            break
-    return best
+        boards = {_place(h)[:3] for h in left}
+        each = (_on_board([_passed(s, board) for s in (left, right)], among) for board in boards)
+        if best := max(each, key=_weight, default=[]):
+            return best
+    return []
 
 
 def _standing(heads: list[Head]) -> list[Head]:
@@ -245,10 +249,9 @@ def _lines(a: str, b: str, pairs: Sequence[Pair]) -> list[str]:
     lines = [f"{sanitize(pairs[0].a.gpu)} · {pairs[0].a.suite}", query.table(rows)]
     lines += [*_lasting_lines(a, b, pairs), *_unheld(pairs)]
     if not all(pair.paired for pair in pairs):
-        against = pairs[0].a.speedup.against if pairs[0].a.speedup else "the baseline"
-        lines.append(
-            f"measured in different runs and compared through {against}: wider than side by side"
-        )
+        told = (pair.a.speedup for pair in pairs if not pair.paired)
+        against = ", ".join(dict.fromkeys(speedup.against for speedup in told if speedup))
+        lines += [f"in different runs, compared through {against}: wider than side by side"]
         if not all(pair.one_card for pair in pairs):
             lines.append("on two cards, which differ by up to 2.5 %: that is in the intervals")
         return [*lines, f"next: {again}"]

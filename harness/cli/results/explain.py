@@ -54,8 +54,8 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(dumps(_document(args, pairs, known)))
         return Exit.OK
-    for name in (args.a, args.b):
-        for line, _ in compare.unpassed(name, pairs, heads):
+    for name, of_b in ((args.a, False), (args.b, True)):
+        for line, _ in compare.unpassed(name, pairs, heads, of_b=of_b):
             print(f"left out: {line}")
     for pair in pairs:
         clock, floor = sm_clock_mhz(pair.a), ceilings_of(pair.a)

@@ -37,7 +37,7 @@ def _rows(points: list[Point]) -> list[list[str]]:
     rows = [["date", "run", "source", "configs", "speed-up [95 %]", "since the run before"]]
     for p in points:
         failed = sanitize(p.failed, 80) or "no baseline beside it"
-        speedup = times(p.speedup) + DOUBT * p.doubtful if p.speedup else failed
+        ratio = f"{times(p.speedup)}{DOUBT * p.doubtful} over {p.against}" if p.speedup else failed
         run, configs = sanitize(p.run, 40), str(len(p.configs))
-        rows.append([p.date[:10], run, p.source[:8], configs, speedup, p.since])
+        rows.append([p.date[:10], run, p.source[:8], configs, ratio, p.since])
     return rows
