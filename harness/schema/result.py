@@ -33,8 +33,8 @@ from harness.schema.suite import Case
 Fact = Annotated[str, Field(max_length=500)]
 T = TypeVar("T")
 Many = Annotated[tuple[T, ...], FailFast()]  # an error is kept of the first bad one alone
-#: No letter that looks like another's: a name is a board of its own.
-GpuName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._/()+-]{0,99}$")]
+#: No letter or blanks that look like another's: a name is a board of its own.
+GpuName = Annotated[str, Field(pattern=r"^[A-Za-z0-9]( ?[A-Za-z0-9._/()+-]){0,99}$")]
 
 
 def _unicode(text: object) -> object:

@@ -139,7 +139,7 @@ def test_a_gpu_has_one_name() -> None:
             assert not gpu_specs.misnamed(machine)
     with pytest.raises(ValidationError, match="String should match pattern"):
         Machine(gpu="NVIDIA H2\u041e\u041e")
-    for name in ("X <img src=https://x>", "[a](https://x) @b", "##[group]x", ""):
+    for name in ("X <img src=https://x>", "[a](https://x) @b", "##[group]x", "", "X ", "X  Y"):
         with pytest.raises(ValidationError, match="String should match pattern"):
             Machine(gpu=name)
 
