@@ -420,3 +420,17 @@ def test_a_step_is_one_over_the_same_baseline(
     assert "over sdpa_cudnn" in out
     assert "over sdpa_flash" in out
     assert "faster by" not in out
+
+
+def test_show_tells_each_run_that_its_figures_are_of(
+    beside: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for line in run_of({"fast": 0.8}, run="r9", date="2026-11-24", configs=("hdim64_seq4k",)):
+        later = line.machine.model_copy(update={"driver": "595.1"})
+        record.append(beside, line.model_copy(update={"machine": later}))
+    assert call(show, "show", beside, "fast") == 0
+    out = capsys.readouterr().out
+    assert out.count("\n  run ") == 2
+    assert "driver 580.159" in out
+    assert "driver 595.1" in out
+    assert out.count("20 blocks of r9") == 1

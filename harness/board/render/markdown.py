@@ -123,7 +123,7 @@ def _section(board: Board, picture: str) -> str:
 
 
 def _identity(board: Board) -> str:
-    machines = sorted({conditions(row) for row in board.rows if conditions(row)})
+    machines = sorted({conditions(r) for row in board.rows for r in row.results} - {""})
     parts = [
         f"suite `{board.suite_sha256[:12]}`",
         f"protocol {board.protocol}",

@@ -105,9 +105,9 @@ def board_title(board: Board) -> str:
     return f"{sanitize(board.gpu)} · {board.suite}"
 
 
-def conditions(row: Row) -> str:
-    """What the row was measured with."""
-    machine = row.pick.machine
+def conditions(result: Result) -> str:
+    """What it was measured with; of one row each may be of another run."""
+    machine = result.machine
     parts = {"driver": machine.driver, "CUDA": machine.cuda, "torch": machine.torch}
     parts |= {"cuDNN": machine.cudnn, "triton": machine.triton}
     return sanitize(", ".join(f"{name} {version}" for name, version in parts.items() if version))

@@ -9,6 +9,7 @@ from harness.board.render.heat_map import heat_map, hidden_words, loss_words, su
 from harness.board.render.notes import Notes, conditions_of
 from harness.board.render.text import (
     board_title,
+    conditions,
     ending,
     error_map,
     milliseconds,
@@ -60,21 +61,24 @@ def _row(board: Board, row: Row) -> list[str]:
     place = f"not ranked: {row.why}"
     if row.speedup:
         place = f"{place_text(row)}, {times(row.speedup)} over {board.headline}"
-    machine = first.machine
-    where = machine.cpu
-    if machine.sms:
-        where = f"{machine.sms} SMs, {machine.power_limit_w:.0f} W, driver {machine.driver}"
     beside = [summary(row), *text_lines(heat_map(row))] if row.grid.cells else []
     beside += [loss_words(row)] if loss_words(row) else []
-    code, run = sanitize(first.version) or "own code", sanitize(first.run, 80)
-    torch, triton, python = map(sanitize, (machine.torch, machine.triton, machine.python))
+    code = sanitize(first.version) or "own code"
     return [
         f"{row.entry} on {board_title(board)}: {sanitize(place)}",
         f"  {first.kind.value}, {sanitize(first.language)}, by {sanitize(first.author)}; {code}",
-        f"  source {first.source_sha256[:16]}  harness {first.harness_commit[:12]}  run {run}",
-        f"  {sanitize(where)}, torch {torch}, triton {triton}, python {python}",
+        f"  source {first.source_sha256[:16]}",
+        *dict.fromkeys(map(_run, row.results)),
         *(f"  {line}" for line in beside),
     ]
+
+
+def _run(result: Result) -> str:
+    """Of which run one of a row's results is, and what it was measured with."""
+    told = result.machine
+    where = f"{told.sms} SMs, {told.power_limit_w:.0f} W" if told.sms else sanitize(told.cpu)
+    run = f"run {sanitize(result.run, 80)}, harness {result.harness_commit[:12]}"
+    return f"  {run}: {where}, {conditions(result)}, python {sanitize(told.python)}"
 
 
 def _result(board: Board, result: Result, *, samples: bool) -> list[str]:
@@ -91,7 +95,7 @@ def _result(board: Board, result: Result, *, samples: bool) -> list[str]:
     spread = f"p10 {milliseconds(result.p10_ms)}, p90 {milliseconds(result.p90_ms)}"
     lines.append(
         f"    {milliseconds(result.latency_ms)} ms ({spread}), {number(result.tflops, 1)} TFLOP/s, "
-        f"{number(result.peak_pct, 1)} % of peak, {result.blocks} blocks"
+        f"{number(result.peak_pct, 1)} % of peak, {result.blocks} blocks of {result.run}"
     )
     lines.append(f"    speed-up over {rival}: {ratio}; {result.numerics_class}; {result.integrity}")
     if worst := result.error:
