@@ -40,9 +40,8 @@ def history(heads: Iterable[Head]) -> list[Point]:
 
 
 def _point(lines: list[Head]) -> Point:
-    first = lines[0]
     failed = [h for h in lines if h.status != Status.PASSED.value]
-    speedups = [h.speedup for h in lines if h.speedup]
+    first, speedups = lines[0], [h.speedup for h in lines if h.speedup]
     against = {one.against for one in speedups}
     whole = not failed and len(speedups) == len(lines) and len(against) == 1
     return Point(

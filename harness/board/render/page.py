@@ -113,8 +113,7 @@ def _board(
         points = past.get((*key, row.entry), [])
         fields["history"] = [_point(p, board.headline) for p in points[-MOST_POINTS:]]
         text = notes_of.get(row.entry, "")
-        fields["notesText"] = text[:MOST_NOTES]
-        fields["notesCut"] = len(text) > MOST_NOTES
+        fields |= {"notesText": text[:MOST_NOTES], "notesCut": len(text) > MOST_NOTES}
         fields["folder"] = files.folders.get(row.entry, "")
         rows.append(fields)
     return {

@@ -244,8 +244,7 @@ def _lines(a: str, b: str, pairs: Sequence[Pair]) -> list[str]:
         both = (milliseconds(each.latency_ms) for each in (p.a, p.b))
         rows.append([p.a.config, *both, times(p.ratio), words(p.ratio)])
     rows.append(["geomean", "", "", times(overall), words(overall)])
-    first = pairs[0]
-    again = side_by_side({r.entry: r.kind for r in (first.a, first.b)}, first.a.suite)
+    again = side_by_side({r.entry: r.kind for r in (pairs[0].a, pairs[0].b)}, pairs[0].a.suite)
     lines = [f"{sanitize(pairs[0].a.gpu)} · {pairs[0].a.suite}", query.table(rows)]
     lines += [*_lasting_lines(a, b, pairs), *_unheld(pairs)]
     if not all(pair.paired for pair in pairs):
@@ -286,11 +285,8 @@ def _lasting_lines(a: str, b: str, pairs: Sequence[Pair]) -> list[str]:
 def _unheld(pairs: Sequence[Pair]) -> list[str]:
     """Whose rows were not judged or are on no board, and what that means."""
     rows = [row for pair in pairs for row in (pair.a, pair.b)]
-    reasons = {
-        (row.entry, UNHELD.get(row.held) or unfit(row).removeprefix(f"{row.config}: "))
-        for row in rows
-    }
-    return [f"{name}{DOUBT} {sanitize(why)}" for name, why in sorted(reasons) if why]
+    told = {(r.entry, UNHELD.get(r.held) or unfit(r).removeprefix(f"{r.config}: ")) for r in rows}
+    return [f"{name}{DOUBT} {sanitize(why)}" for name, why in sorted(told) if why]
 
 
 def _document(a: str, b: str, pairs: Sequence[Pair]) -> dict[str, object]:

@@ -38,6 +38,5 @@ def _rows(points: list[Point]) -> list[list[str]]:
     for p in points:
         failed = sanitize(p.failed, 80) or "no baseline beside it"
         ratio = f"{times(p.speedup)}{DOUBT * p.doubtful} over {p.against}" if p.speedup else failed
-        run, configs = sanitize(p.run, 40), str(len(p.configs))
-        rows.append([p.date[:10], run, p.source[:8], configs, ratio, p.since])
+        rows.append([p.date[:10], p.run[:40], p.source[:8], str(len(p.configs)), ratio, p.since])
     return rows

@@ -58,16 +58,13 @@ def run(args: argparse.Namespace) -> int:
 
 def _row(board: Board, row: Row) -> list[str]:
     first = row.pick
-    place = f"not ranked: {row.why}"
-    if row.speedup:
-        place = f"{place_text(row)}, {times(row.speedup)} over {board.headline}"
+    place = row.speedup and f"{place_text(row)}, {times(row.speedup)} over {board.headline}"
     beside = [summary(row), *text_lines(heat_map(row))] if row.grid.cells else []
     beside += [loss_words(row)] if loss_words(row) else []
-    code = sanitize(first.version) or "own code"
     return [
-        f"{row.entry} on {board_title(board)}: {sanitize(place)}",
-        f"  {first.kind.value}, {sanitize(first.language)}, by {sanitize(first.author)}; {code}",
-        f"  source {first.source_sha256[:16]}",
+        f"{row.entry} on {board_title(board)}: {sanitize(place or f'not ranked: {row.why}')}",
+        f"  {first.kind.value}, {sanitize(first.language)}, by {sanitize(first.author)}",
+        f"  {sanitize(first.version) or 'own code'}, source {first.source_sha256[:16]}",
         *dict.fromkeys(map(_run, row.results)),
         *(f"  {line}" for line in beside),
     ]
