@@ -28,7 +28,7 @@ from harness.board.render.text import DOUBT, UNHELD, number, sanitize
 from harness.board.rivals import Grid, cell_of, direct_on
 from harness.catalog.source_files import read_file
 from harness.catalog.steps import folders_with
-from harness.catalog.suites import load_suite
+from harness.catalog.suites import by_sha256, load_suite
 from harness.errors import SuiteError, UsageError
 from harness.measure import stats
 from harness.measure.stats import Interval
@@ -159,8 +159,9 @@ def _answer(suite: str, what: str, leaderboard: Leaderboard, where: str) -> str:
 
 
 def _boards(suite: str, leaderboard: Leaderboard) -> list[Board]:
-    """Those of `suite` on the GPU that ranks most there, the newest protocol before older ones."""
-    of_suite = [b for b in leaderboard.boards if b.suite == suite and not b.is_cpu]
+    """Those of today's `suite` on the GPU that ranks most, newer protocols before older ones."""
+    named = [b for b in leaderboard.boards if b.suite == suite and not b.is_cpu]
+    of_suite = [b for b in named if b.suite_sha256 in by_sha256()] or named
     first = max(of_suite, key=lambda b: (b.protocol, len(b.ranked)), default=None)
     return [b for b in of_suite if first and b.gpu == first.gpu]
 
@@ -256,9 +257,8 @@ def _ratios(board: Board, beside: Beside, entry: str, other: str) -> list[Interv
 
 def _table(board: Board, entries: Sequence[str], corner: str = "") -> str:
     """TFLOP/s and the score of each entry, in the order asked for."""
-    head = [corner, *board.configs, f"× `{board.headline}`"]
     rows = [[f"`{entry}`", *_cells(board, entry), _score(board, entry)] for entry in entries]
-    return _markdown(head, rows)
+    return _markdown([corner, *board.configs, f"× `{board.headline}`"], rows)
 
 
 def _score(board: Board, entry: str) -> str:

@@ -404,3 +404,15 @@ def test_nobody_copies_the_board_by_hand(page: Path, board_triples: dict[str, st
         for found in [] if dated else TRIPLE.findall(plain):
             entry = board_triples.get(found)
             assert entry is None, f"{found} is a row of the board: <!-- board SUITE: {entry} -->"
+
+
+def test_a_suite_of_the_same_name_that_is_not_todays_is_not_quoted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Boards go by the hash of a suite, whose name a row of another one may tell as well."""
+    ours = list(results())
+    other = {"suite_sha256": "0" * 64, "tflops": 9999.0}
+    handed = [r.model_copy(update=other) if r.tflops else r for r in ours]
+    monkeypatch.setattr(quoted, "by_sha256", lambda: {ours[0].suite_sha256: None})
+    board = leaderboard([*ours, *handed])
+    assert filled("fast", board=board) == "520.6 / 701.2 / 780.9"
