@@ -9,7 +9,7 @@ from harness.engine.events import Progress
 from harness.engine.processes.judge_client import BurstOptions
 from harness.engine.run_state import State
 from harness.measure import stats, verdict
-from harness.measure.plan import AUDIT_SHARE, Block, further_block, plan_case
+from harness.measure.plan import Block, further_block, plan_case
 from harness.measure.stopping import level_of
 from harness.measure.two_clocks import OVERTOLD, ClockCheck
 from harness.measure.verdict import Evidence
@@ -18,9 +18,6 @@ from harness.process.messages import BurstReport
 from harness.schema import LEAST_MS, Case, Kind, Sample, Status, times_ms
 
 EXTRA_SHARE = 0.5  # disturbed blocks are repeated, up to this share of the plan
-#: Of the calls by themselves in these: friends had seven repeated, and five of them that met few
-#: odd values hid overlap which gave 4 % on an H200.
-ODD_SHARE = 2 / 3
 #: Behind who takes longer, beside its calls or for them: 240 ms of products left the chip at 1455
 #: MHz, not 1980, and it came back within 150 ms; turns of 29 ms, and three entries' of 15, cost a
 #: rival its row.
@@ -234,9 +231,9 @@ def repeat_disturbed(state: State, case: Case, names: Sequence[str]) -> int:
     again = min(late + contended, int(state.suite.blocks * EXTRA_SHARE))
     alone, extra = state.facts.tolerance.alone_blocks > 0, 0  # it may have been the only one
     while extra < again + state.woken.get(case.name, 0):
-        asked = case, state.problem, names, state.rng, state.suite.blocks + extra
-        for block in further_block(*asked, ODD_SHARE if alone else AUDIT_SHARE):
-            run_block(state, case, replace(block, alone=alone))
+        asked = case, state.problem, names, state.rng, state.suite.blocks + extra, alone
+        for block in further_block(*asked):
+            run_block(state, case, block)
         extra += 1
     if (contended := state.contended.get(case.name, 0)) > EXTRA_SHARE * state.suite.blocks:
         why = f"other processes took the GPU in {contended} blocks"
