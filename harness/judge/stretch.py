@@ -215,7 +215,7 @@ def counted(checks: Sequence[SpotCheck], asked: Asked, claimed_ms: float) -> Cou
         claimed_ms=claimed_ms,
         since_s=first.at_s,
         until_s=last.at_s,
-        judge_pct=100 * sum(check.took_ms for check in inside[1:]) / elapsed_ms,
+        judge_pct=100 * sum(check.took_ms for check in inside[:-1]) / elapsed_ms,
         first_ms=max(0.0, first.at_ms - START_MS) / max(1, first.done),
         pauses=tuple(pause(*pair) for pair in pairwise(inside)),
         blind=sum(not check.intact(asked.inputs.calls) for check in inside) / len(inside),

@@ -234,6 +234,16 @@ def test_the_last_two_thirds_count_and_a_check_behind_the_end_does_not():
     assert _report(seen, Verified(checked=1)).status is Status.PASSED
 
 
+@pytest.mark.parametrize("held_up", [2, 3, 4])
+def test_what_checks_took_is_what_the_pauses_lack(held_up):
+    """Who held up the last check that counts had its own row doubted as forged."""
+    told = checks(10, 90, 110, 200, 290, 300)
+    told[held_up] = replace(told[held_up], took_ms=9.0)
+    seen = counted(told, asked(calls=300), 0.5)
+    spent_ms = sum(each.spent_ms for each in seen.pauses)
+    assert spent_ms == pytest.approx(seen.calls * seen.latency_ms * (1 - seen.judge_pct / 100))
+
+
 def test_who_dawdles_first_and_is_fast_where_it_counts_has_no_time():
     """It could have made beforehand what counts: 64 GiB hold a thousand results."""
     told = [replace(check, at_ms=check.at_ms + 200) for check in checks(110, 200, 290)]

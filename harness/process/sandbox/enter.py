@@ -196,11 +196,11 @@ def enter(rules: Rules, line: int | None = None) -> None:
     else:  # nobody stands above it who would: what it starts stays below it, counted and stopped
         process_tree.adopt_orphans()
     checked("prctl", libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (rules.file_bytes, rules.file_bytes))
     # Among others of its user it could start none, were it held to a share.
     share = Rules.processes if rules.uid is None else rules.processes
     kinds = {resource.RLIMIT_NPROC: share, resource.RLIMIT_NOFILE: rules.open_files}
+    kinds |= dict.fromkeys((resource.RLIMIT_CORE, resource.RLIMIT_NICE, resource.RLIMIT_RTPRIO), 0)
     for kind, asked in (kinds | {resource.RLIMIT_SIGPENDING: 1024}).items():  # of its user
         most = _with_room(kind, asked)
         resource.setrlimit(kind, (most, most))
