@@ -27,10 +27,11 @@ UNNAMED_BYTES = 4 << 30  # of a GPU, that need no explanation: the driver's own 
 #: locks wait for the interpreter. 60 processes with torch have room for 16,000.
 DESCRIPTORS = 32_768
 LINKS = 200_000  # of what it has open or mapped; 60 processes with torch have 40,000
-#: Files that an interrupt makes ready, also of who is stopped. Before it goes on it tells each
-#: watch of one, of which there is no end, in 0.15 us, and 660 more through epolls of epolls. A user
+#: Files that an interrupt, or a new host name, makes ready, also of who is stopped: each watch of
+#: one, of which there is no end, is told in 0.15 us, and 660 more through epolls of epolls. A user
 #: has some millions of watches (fs.epoll.max_user_watches): one entrant must not have them all.
-ALARMS, EPOLL = ("anon_inode:[timerfd]", "anon_inode:[signalfd]"), "anon_inode:[eventpoll]"
+ALARMS = ("anon_inode:[timerfd]", "anon_inode:[signalfd]", "/proc/sys/")
+EPOLL = "anon_inode:[eventpoll]"
 ALARM_WATCHES, THROUGH_EPOLLS, MOST_WATCHES = 3, 660, 16_384  # the last: 2.5 ms, of one entrant
 #: What the kernel keeps behind a file of /proc that is open: all of it at once, where it is told of
 #: all processors (stat), of each watch or lock, which have no end, in a folder of this name, and of
@@ -220,7 +221,7 @@ def kept(pids: Collection[int], clock: Clock = time.monotonic) -> tuple[int, int
     listings = sum(LISTING in name for name in names)
     rest = sum(name[0] == "/" for name in names) - mappings - listings
     sockets = _all_sockets(pids, len({name for name in names if name[0] == "s"}))
-    alarms = sum(name in ALARMS for name in names)
+    alarms = sum(name.startswith(ALARMS) for name in names)
     watches = _watches(link for link, name in found if name == EPOLL)
     watches += alarms * (ALARM_WATCHES + min(watches, THROUGH_EPOLLS))
     told = listings * LISTING_BYTES + mappings * MAPPINGS_BYTES + rest * PROC_BYTES
