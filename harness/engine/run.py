@@ -134,12 +134,13 @@ class Run(State):
 
     def _leaves(self, name: str, status: Status, why: str) -> BrokenRun:
         """Write the rows of `name`, in whose turn the judge failed; nobody else's case is over."""
-        open_cases = [case for case in self.suite.cases if case.name not in self.done]
+        left = (case for case in self.suite.cases if case.name not in self.done)
+        open_cases = [case for case in left if not case.hidden]  # of which nobody tells a secret
         for case in open_cases:
             self.record(name, case).fail(status, f"in its turn {why}")
             self._finish(case, self.judge.commitment, "", [name])
         self.done |= {case.name for case in open_cases}
-        return BrokenRun(name, [case.name for case in open_cases if not case.hidden], why)
+        return BrokenRun(name, [case.name for case in open_cases], why)
 
     def _finish(
         self, case: Case, commitment: str, secret: str, names: Sequence[str] | None = None

@@ -214,3 +214,16 @@ def test_what_triton_s_interpreter_cannot_compute_is_no_fault_of_the_kernel(
     state = SimpleNamespace(facts=SimpleNamespace(machine=Machine(sms=sms)))
     correctness._fail(state, known, BurstReport(status=said, message="x"), Probe(case))
     assert known.status is status
+
+
+def test_who_breaks_a_run_is_written_on_open_shapes_of_the_suite_alone() -> None:
+    """A hidden row without a secret had a whole artifact refused: its verdict never arrived."""
+    cases = [
+        Case(name=name, batch=1, heads=1, seqlen=64, headdim=64)
+        for name in ("a", "b", "hidden_hdim64")
+    ]
+    written: list[str] = []
+    run: Any = MagicMock(suite=SimpleNamespace(cases=cases), done={"a"})
+    run._finish = lambda case, *_: written.append(case.name)
+    broken = Run._leaves(run, "mine", Status.BROKE_THE_RUN, "it died")
+    assert written == list(broken.open_cases) == ["b"]
