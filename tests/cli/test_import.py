@@ -393,4 +393,4 @@ def test_of_many_workloads_the_first_are_read(
     traced.add([100, 60], [100, 60])
     traced.workloads *= 4
     assert traced.call() == 0
-    assert "from 3 workloads" in capsys.readouterr().out
+    assert "from the first 3 workloads" in capsys.readouterr().out

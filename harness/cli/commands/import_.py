@@ -48,7 +48,9 @@ FLOPS = get_problem("attention_forward").flops
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """What may stand behind the command."""
     parser.add_argument("definition", type=Path, metavar="DEFINITION.json")
-    parser.add_argument("workloads", type=Path, metavar="WORKLOADS.jsonl", help="its first 1,000")
+    parser.add_argument(
+        "workloads", type=Path, metavar="WORKLOADS.jsonl", help="the first 1,000 are read"
+    )
     parser.add_argument("--name", help="of the suite (default: the definition's)")
     what = "cases, from least to most work"
     parser.add_argument("--most", type=whole(1, MOST_CASES), default=8, metavar="N", help=what)
@@ -73,7 +75,8 @@ def run(args: argparse.Namespace) -> int:
     text = _text(suite, f"{name} of FlashInfer-Bench, {len(chosen)} traced shapes", chosen, args)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
-    told = f"{len(chosen)} of {len(cases)} shapes from {len(found)} workloads"
+    read = f"{'the first ' if len(found) == MOST_WORKLOADS else ''}{len(found)} workloads"
+    told = f"{len(chosen)} of {len(cases)} shapes from {read}"
     left = f"{found.count(None)}: what no case can say (docs/arguments.md)"
     print(f"{path}: {told}; left out {left}")
     print(f"next: {typed(f'python run.py --submission triton_champion --suite {suite}')}")
