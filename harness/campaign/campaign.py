@@ -14,7 +14,7 @@ from dataclasses import replace
 from itertools import islice
 
 from harness.board import record
-from harness.campaign.executor import Engine, Told
+from harness.campaign.executor import MOST_NONSENSE, Engine, Told
 from harness.campaign.pending_results import PendingResults
 from harness.campaign.unit import Unit
 from harness.engine.events import Observer
@@ -23,7 +23,6 @@ from harness.schema import Machine, Result, Status
 
 RETRIES = 2
 DEAD_IN_A_ROW = 12  # attempts without one that ends well: the fault is not the units'
-MOST_NONSENSE = 20  # lines of one attempt that nobody understands
 MOST_NOTES = 1000  # of one attempt
 ALONE = "alone"  # key of a unit that holds the baseline only, to see whether anything ends well
 POLL_S = 0.5

@@ -18,6 +18,7 @@ from harness.schema import Finite, Frozen, Machine
 MODULE = "harness.campaign.child"  # the process of a unit
 MOST_WORDS, ROW = 64 << 10, '{"op": "result", "line": "'  # of all lines but those that begin so
 READ_BYTES = 1 << 16  # of one unit at a look: others wait
+MOST_NONSENSE = 20  # lines of one attempt that nobody understands; it is heard no more then
 Message = dict[str, Any]
 
 
@@ -90,8 +91,7 @@ SAID: dict[str, dict[str, Any]] = {
 
 
 def _model(op: str, fields: dict[str, Any]) -> Any:
-    told: dict[str, Any] = {"op": (Literal[op], ...)}
-    told |= {name: (kind, ...) for name, kind in fields.items()}
+    told: dict[str, Any] = {k: (kind, ...) for k, kind in {"op": Literal[op], **fields}.items()}
     return create_model(op, __base__=Frozen, **told)
 
 
@@ -104,30 +104,34 @@ class LineReader:
 
     def __init__(self, unit: Unit) -> None:
         self.label, self._most, self._rest = unit.label, unit.line_bytes, bytearray()
+        rows = len(unit.request.entrants) * len(unit.request.cases)
+        self.patience, self._left = MOST_NONSENSE, self._most * (rows + 1)  # lines, bytes
 
     def hear(self, data: bytes) -> list[Told]:
         """The lines that `data` completes; one that is too long counts as lines, piece by piece."""
         self._rest += data
+        self._left -= len(data)
         if b"\n" not in data and len(self._rest) <= self._most:
             return []
         *lines, self._rest = self._rest.split(b"\n") if b"\n" in data else (self._rest, bytearray())
-        return [parse_line(self.label, bytes(line)) for line in lines if line]
+        lines = lines if self._left >= 0 else [bytearray(b"more than all of its rows")]
+        return [self._parse(bytes(line)) for line in lines if line and self.patience]
 
-
-def parse_line(label: str, line: bytes | str) -> Told:
-    """One line of a child's stdout; of what is none of `SAID` the op is `nonsense`."""
-    try:
-        text = (line if isinstance(line, str) else line.decode()).strip()
-        if text.startswith(ROW) and text.endswith("}"):  # one text, and nothing behind it
-            fields = {"op": "result", "line": json.loads(text[len(ROW) - 1 : -1])}
-        elif len(text) > MOST_WORDS:
-            raise ValueError
-        else:
-            fields = json.loads(text, object_pairs_hook=each_once)
-        return Told(label, _LINES.validate_python(fields).model_dump())
-    except ValidationError as error:
-        first = error.errors(include_input=False, include_context=False)[0]
-        why = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-    except (ValueError, RecursionError):
-        why = f"not JSON: {line[:80]!r}"
-    return Told(label, {"op": "nonsense", "why": shown(why, 300)})
+    def _parse(self, line: bytes) -> Told:
+        """One line of a child's stdout; of what is none of `SAID` the op is `nonsense`."""
+        try:
+            text = line.decode().strip()
+            if text.startswith(ROW) and text.endswith("}"):  # one text, and nothing behind it
+                fields = {"op": "result", "line": json.loads(text[len(ROW) - 1 : -1])}
+            elif len(text) > MOST_WORDS:
+                raise ValueError
+            else:
+                fields = json.loads(text, object_pairs_hook=each_once)
+            return Told(self.label, _LINES.validate_python(fields).model_dump())
+        except ValidationError as error:
+            first = error.errors(include_input=False, include_context=False)[0]
+            why = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+        except (ValueError, RecursionError):
+            why = f"not JSON: {line[:80]!r}"
+        self.patience -= 1
+        return Told(self.label, {"op": "nonsense", "why": shown(why, 300)})

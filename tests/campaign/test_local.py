@@ -17,7 +17,7 @@ from benchmarks import null_unit
 from harness import PROTOCOL
 from harness.board import record
 from harness.campaign import local as local_engine
-from harness.campaign.executor import READ_BYTES, LineReader, parse_line
+from harness.campaign.executor import MOST_NONSENSE, READ_BYTES, LineReader, Told
 from harness.campaign.local import Local
 from harness.campaign.pending_results import PendingResults
 from harness.campaign.unit import Unit, to_text
@@ -499,23 +499,29 @@ def test_units_of_two_gpus_do_not_begin_together() -> None:
     engine.close()
 
 
+def told_of(line: str | bytes) -> Told:
+    (unit,) = units(["n0"])
+    (told,) = LineReader(unit).hear((line if isinstance(line, bytes) else line.encode()) + b"\n")
+    return told
+
+
 def test_a_line_of_many_keys_is_nonsense_before_an_error_is_made_of_each() -> None:
     line = json.dumps({"op": "end"} | {f"k{i}": 0 for i in range(2000)})
-    told = parse_line("one", line)
+    told = told_of(line)
     assert told.op == "nonsense"
     assert told.message["why"].startswith("not JSON: ")
 
 
 def test_only_a_row_is_a_long_line() -> None:
     """One of 30 MiB of lists held the only thread of a campaign for five seconds."""
-    told = parse_line("one", json.dumps({"op": "end", "more": [[]] * 40_000}))
+    told = told_of(json.dumps({"op": "end", "more": [[]] * 40_000}))
     assert told.message["why"].startswith("not JSON: ")
-    lists = parse_line("one", json.dumps({"op": "result", "line": [[]] * 40_000}))
+    lists = told_of(json.dumps({"op": "result", "line": [[]] * 40_000}))
     assert lists.message["why"].startswith("not JSON: ")
     for text in ("y", '"', "\\", "é"):
         told = {"op": "result", "line": text * 100_000}
         for line in (json.dumps(told), json.dumps(told, ensure_ascii=False).encode()):
-            assert parse_line("one", line).message == told
+            assert told_of(line).message == told
 
 
 def test_nothing_is_made_of_what_stands_behind_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -528,7 +534,7 @@ def test_nothing_is_made_of_what_stands_behind_a_row(monkeypatch: pytest.MonkeyP
     lists = "[[]," * 3 + "0]]]"
     for begins in ('"', 'y\\\\"', 'y"'):
         line = '{"op": "result", "line": "' + begins + ', "x": ' + lists + "}"
-        assert parse_line("one", line.encode()).op == "nonsense"
+        assert told_of(line.encode()).op == "nonsense"
     assert made == []
 
 
@@ -552,6 +558,30 @@ def test_of_a_line_without_an_end_no_more_is_kept_than_a_row_has() -> None:
     assert {t.op for t in told} == {"nonsense"}
     assert 2 <= len(told) <= 4
     assert [t.op for t in reader.hear(b'\n{"op": "end"}\n')][-1] == "end"
+
+
+def test_of_nonsense_no_more_is_read_than_ends_a_unit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """32,768 lines a look, of each unit of a node: others were heard too late."""
+    (unit,) = units(["n0"])
+    parsed, loads = [], json.loads
+    monkeypatch.setattr(json, "loads", lambda *a, **b: [parsed.append(a), loads(*a, **b)][1])
+    reader = LineReader(unit)
+    told = [each for _ in range(3) for each in reader.hear(b'{"op": "end"}\nx\n' * 4000)]
+    assert [each.op for each in told] == ["end", "nonsense"] * MOST_NONSENSE
+    assert len(parsed) == len(told)
+
+
+def test_who_tells_more_than_all_of_its_rows_is_heard_no_more() -> None:
+    (unit,) = units(["n0"])
+    reader, told = LineReader(unit), []
+    look = b'{"op": "note", "text": "' + b"y" * (READ_BYTES - 28) + b'"}\n'
+    rows = len(unit.request.entrants) * len(unit.request.cases)
+    looks = rows * unit.line_bytes // READ_BYTES
+    for _ in range(3 * looks):
+        told += reader.hear(look)
+    assert {each.op for each in told[:looks]} == {"note"}
+    assert [each.op for each in told].count("nonsense") == MOST_NONSENSE
+    assert len(told) < 3 * looks
 
 
 def test_the_longest_row_that_a_unit_can_tell_is_read() -> None:
