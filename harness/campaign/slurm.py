@@ -26,7 +26,7 @@ from harness.process.sandbox.folders import plain
 ARRAY = 500  # units in flight when nobody says how many GPUs; sites allow 1001 by default
 STATE_EVERY_S = 5.0  # files are read at every poll, job states only so often
 LOOK_EVERY_S = 0.2
-LAG_S = 60.0
+LAG_S = 60.0  # by which a shared file system may show the last lines later than the state
 #: Options of sbatch that submitit has names of its own for.
 DIRECT = ("partition", "account", "constraint", "qos", "gres", "exclude", "mem", "time", "comment")
 TASK = {"nodes": 1, "tasks_per_node": 1, "cpus_per_task": 8, "timeout_min": 120}
@@ -64,8 +64,7 @@ class Slurm:
         self.on_slurm = self._executor.cluster == "slurm"
         self._executor.update_parameters(**TASK)
         if self.on_slurm:
-            self._executor.update_parameters(slurm_array_parallelism=self.window)
-            self._executor.update_parameters(**chosen)
+            self._executor.update_parameters(slurm_array_parallelism=self.window, **chosen)
         self._waiting: list[Unit] = []
         self._jobs: dict[str, _Job] = {}
         self._said: list[Told] = []
@@ -151,12 +150,13 @@ class Slurm:
         said: list[Told] = []
         for label, job in list(self._jobs.items()):
             if job.job.done():
-                before = job.offset
-                said += self._read(job)
                 job.done_since = job.done_since or time.monotonic()
-                more = job.offset > before or (job.job.state == "COMPLETED" and not job.told_all)
-                if more and time.monotonic() - job.done_since < LAG_S:
-                    continue  # a shared file system may show the last lines later than the state
+                late = time.monotonic() - job.done_since > LAG_S  # a whole look, or it was the last
+                least = job.offset + (READ_BYTES if late else 1)
+                said += self._read(job)
+                lacks = job.job.state == "COMPLETED" and not job.told_all and not late
+                if (lacks or job.offset >= least) and job.lines.patience:
+                    continue
                 why = "" if job.told_all else _ending(job.job)
                 said.append(gone(label, why))
                 del self._jobs[label]
@@ -169,8 +169,7 @@ class Slurm:
 
 def sbatch_options(options: Sequence[str]) -> dict[str, Any]:
     """`partition=gpu` → slurm_partition; what submitit does not know goes to sbatch as it is."""
-    known: dict[str, str] = {}
-    other: dict[str, str] = {}
+    known, other = dict[str, str](), dict[str, str]()
     for option in options:
         key, sign, value = option.partition("=")
         if not sign or not key:

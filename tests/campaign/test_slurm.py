@@ -7,6 +7,7 @@ import json
 import os
 import pickle
 import re
+import time
 from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
@@ -138,6 +139,50 @@ def test_a_row_of_many_looks_is_whole_before_its_job_is_gone(tmp_path: Path) -> 
         told, engine._asked = told + engine._states(), 0.0
     assert [each.op for each in told] == ["result", "gone"]
     assert told[0].message["line"] == line
+
+
+NOTE = b'{"op": "note", "text": "' + b"y" * (READ_BYTES // 2) + b'"}\n'
+
+
+def end_of(folder: Path, job: MagicMock, grow: Any = lambda: None) -> list[Any]:
+    """What is told of a job that ended more than LAG_S ago, whose file is read from its start."""
+    from harness.campaign.slurm import LAG_S
+
+    told: list[Any] = []
+    engine = slurm(folder)
+    engine._jobs["0.0"] = job
+    job.done_since = time.monotonic() - 2 * LAG_S
+    for _ in range(100):
+        told, engine._asked = told + engine._states(), 0.0
+        if not engine._jobs:
+            return told
+        grow()
+    raise AssertionError("never gone")
+
+
+def test_no_job_is_gone_while_its_file_has_more(tmp_path: Path) -> None:
+    """Its rows were written; others of the node had held the reader up for a minute."""
+    job = job_of(tmp_path / "events", "COMPLETED")
+    line = json.dumps({"op": "result", "line": "y" * 15_000})
+    job.events.write_text(f"{line}\n" * 108 + '{"op": "end"}\n')
+    told = end_of(tmp_path, job)
+    assert [each.op for each in told] == ["result"] * 108 + ["end", "gone"]
+    assert not told[-1].message["why"]
+
+
+@pytest.mark.parametrize(
+    "more", [b"\n", b"x\n" * READ_BYTES, NOTE * 4], ids=["slow", "odd", "long"]
+)
+@pytest.mark.parametrize("state", ["COMPLETED", "CANCELLED"])
+def test_a_file_that_grows_for_ever_ends(tmp_path: Path, more: bytes, state: str) -> None:
+    job = job_of(tmp_path / "events", state)
+    job.events.write_bytes(more)
+
+    def grow() -> None:
+        with job.events.open("ab") as file:
+            file.write(more)
+
+    assert end_of(tmp_path, job, grow)[-1].op == "gone"
 
 
 def test_options_for_sbatch() -> None:
