@@ -185,7 +185,7 @@ def test_a_listing_of_mappings_is_reckoned_as_long_as_names_can_make_it(tmp_path
 
 
 def test_watches_are_counted_and_again_for_files_that_an_interrupt_makes_ready() -> None:
-    """Timers, signals and the host's name: a stopped process is made ready with all that watch."""
+    """Timers, signals, settings, ends: a stopped process is made ready with all that watch."""
     libc, mask, me = ctypes.CDLL(None), ctypes.create_string_buffer(128), usage.Nameless(())
     made, (pipe, end) = list[int](), os.pipe()
     others = [os.dup(pipe) for _ in range(20)]
@@ -197,12 +197,13 @@ def test_watches_are_counted_and_again_for_files_that_an_interrupt_makes_ready()
             assert alone == 2 + 1, "of a user that all share, also where no interrupt comes"
             made += [libc.timerfd_create(time.CLOCK_MONOTONIC, 0), libc.signalfd(-1, mask, 0)]
             made += [os.open("/proc/sys/kernel/hostname", os.O_RDONLY)]  # each start sets one
+            made += [os.pidfd_open(os.getppid())]
             for other in others[1:]:  # a watch outlives the descriptor that it was made for
                 os.dup2(made[0], other)
                 epoll.register(other)
                 os.close(other)
             me.look([os.getpid()])
-            assert me.watches == before + 3 * (usage.ALARM_WATCHES + before + 22) + 22
+            assert me.watches == before + 4 * (usage.ALARM_WATCHES + before + 22) + 22
             assert 64 * usage.ALARM_WATCHES < usage.MOST_WATCHES, "of forks that have one timer"
         finally:
             for fd in (*made, others[0], pipe, end):

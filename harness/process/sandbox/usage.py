@@ -27,10 +27,10 @@ UNNAMED_BYTES = 4 << 30  # of a GPU, that need no explanation: the driver's own 
 #: locks wait for the interpreter. 60 processes with torch have room for 16,000.
 DESCRIPTORS = 32_768
 LINKS = 200_000  # of what it has open or mapped; 60 processes with torch have 40,000
-#: Files that an interrupt, or a new host name, makes ready, also of who is stopped: each watch of
-#: one, of which there is no end, is told in 0.15 us, and 660 more through epolls of epolls. A user
-#: has some millions of watches (fs.epoll.max_user_watches): one entrant must not have them all.
-ALARMS = ("anon_inode:[timerfd]", "anon_inode:[signalfd]", "/proc/sys/")
+#: Files that an interrupt, a new host name or somebody's end makes ready, also of who is stopped:
+#: each watch of one, of which there is no end, is told in 0.15 us, and 660 more through epolls of
+#: epolls. A user has some millions (fs.epoll.max_user_watches): one entrant must not have them all.
+ALARMS = ("pidfd:", "/proc/sys/", *(f"anon_inode:[{k}fd]" for k in ("timer", "signal", "pid")))
 EPOLL = "anon_inode:[eventpoll]"
 ALARM_WATCHES, THROUGH_EPOLLS, MOST_WATCHES = 3, 660, 16_384  # the last: 2.5 ms, of one entrant
 #: What the kernel keeps behind a file of /proc that is open: all of it at once, where it is told of
