@@ -23,6 +23,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import permutations, repeat
 from types import MappingProxyType
 
 from harness.measure import stats
@@ -33,6 +34,8 @@ from harness.schema import Dtype, Front, Kind, Result, Status, times_ms
 #: What shapes may differ by although nobody keys on them: on one H200 honest rows by up to 1.055
 #: where a suite has one shape a headdim, by 1.02 between those of a grid.
 USUAL_DIFFERENCE = 1.06
+MOST_LIBRARIES = 32  # of a hidden shape: each is held beside all others
+Both = tuple[Result, Sequence[Result]]  # on a hidden shape, and on the official ones beside it
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,24 +134,31 @@ def hidden_loss(results: Sequence[Result], libraries: Libraries) -> HiddenLoss |
     headdim: of the same mask where there is one, the next shorter and the next longer. Of the row
     what the faster half of the bursts gave counts: it cannot be too noisy to be called slow.
     """
-    own: list[Interval] = []
-    theirs: dict[str, list[Interval]] = {}
-    passed = [r for r in results if r.status is Status.PASSED]
-    for result in (r for r in passed if r.case.hidden):
-        near = neighbours(result, passed)
-        beside = [other for r in near for other in libraries(r)]
-        field = {r.entry: (r, [b for b in beside if b.entry == r.entry]) for r in libraries(result)}
-        field = {name: one for name, one in field.items() if near and len(one[1]) == len(near)}
-        field.pop(result.entry, None)
-        best = _at_its_best(result), [_at_its_best(each) for each in near]
-        own += _moves(best, list(field.values()))
-        for name, one in field.items():
-            others = [other for rival, other in field.items() if rival != name]
-            theirs.setdefault(name, []).extend(_moves(one, others))
-    if not own:
+    moves: dict[str, list[Interval]] = {}  # (lead on official shapes) / (lead on the hidden one)
+    led: dict[tuple[str, ...], Interval | None] = {}  # on official ones: once for all hidden ones
+    for result in (r for r in results if r.case.hidden and r.status is Status.PASSED):
+        field = beside(result, results, libraries)
+        for name, other in ((a, b) for a, b in permutations(field, 2) if b != result.entry):
+            (mine, near), (its, there) = field[name], field[other]
+            at = (result.run, name, other, *(r.config for r in near))
+            if at not in led:
+                led[at] = stats.geomean_of_all([*map(direct_on, near, there, repeat(True))])
+            if (lead := led[at]) and (hidden := direct_on(mine, its, tight=True)):
+                moves.setdefault(name, []).append(stats.quotient(lead, hidden))
+    if not (own := [move for r in results[:1] for move in moves.pop(r.entry, ())]):
         return None
-    moved = [abs(math.log(stats.geomean(each).value)) for each in theirs.values() if each]
+    moved = [abs(math.log(stats.geomean(each).value)) for each in moves.values()]
     return HiddenLoss(stats.geomean(own), math.exp(max(moved)) if moved else None)
+
+
+def beside(hidden: Result, others: Sequence[Result], libraries: Libraries) -> dict[str, Both]:
+    """It and whom it is held against, and the same of those libraries that passed there."""
+    near = neighbours(hidden, others)
+    there = [other for r in near for other in libraries(r)]
+    some = sorted(libraries(hidden), key=lambda r: r.entry)[:MOST_LIBRARIES]
+    field = {r.entry: (r, [b for b in there if b.entry == r.entry]) for r in some}
+    field[hidden.entry] = (_at_its_best(hidden), [*map(_at_its_best, near)])
+    return {name: one for name, one in field.items() if near and len(one[1]) == len(near)}
 
 
 def _at_its_best(result: Result) -> Result:
@@ -159,33 +169,16 @@ def _at_its_best(result: Result) -> Result:
 
 def told_of(results: Sequence[Result]) -> frozenset[str]:
     """Entries of one run of which the board says that they are faster on its official shapes."""
-    libraries = Libraries(results)
     each = {name: [r for r in results if r.entry == name] for name in {r.entry for r in results}}
-    losses = {name: hidden_loss(mine, libraries) for name, mine in each.items()}
+    losses = {name: hidden_loss(mine, Libraries(results)) for name, mine in each.items()}
     return frozenset(name for name, loss in losses.items() if loss and loss.told)
-
-
-#: A hidden result and the official ones beside it, all of one entry.
-Both = tuple[Result, Sequence[Result]]
-
-
-def _moves(mine: Both, others: Sequence[Both]) -> list[Interval]:
-    """Beside each of `others`: (lead on the official shapes) / (lead on the hidden one)."""
-    found = []
-    for other in others:
-        hidden = direct_on(mine[0], other[0], tight=True)
-        both = zip(mine[1], other[1], strict=True)
-        near = stats.geomean_of_all([direct_on(a, b, tight=True) for a, b in both])
-        if hidden and near:
-            found.append(stats.quotient(near, hidden))
-    return found
 
 
 def neighbours(hidden: Result, others: Sequence[Result]) -> list[Result]:
     """Those of its own run that it is held against: another run had other clocks and libraries."""
     case = hidden.case
-    near = [r for r in others if r.run == hidden.run and not r.case.hidden]
-    near = [r for r in near if r.case.headdim == case.headdim]
+    near = [r for r in others if r.run == hidden.run and r.status is Status.PASSED]
+    near = [r for r in near if not r.case.hidden and r.case.headdim == case.headdim]
     near = [r for r in near if r.case.causal == case.causal] or near
     lengths = {r.case.seqlen for r in near}
     below = max((n for n in lengths if n <= case.seqlen), default=0)

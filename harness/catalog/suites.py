@@ -18,6 +18,7 @@ from harness.problems import get_problem
 from harness.problems.shapes import hidden_case, number_of
 from harness.process.project import base, layers
 from harness.schema import Case, Dtype, Result, Suite
+from harness.schema.suite import MOST_CASES
 
 TOTAL_TOKENS = 16384  # FlashAttention-3 paper, section 4.1: batch · seqlen
 HIDDEN = 2048  # heads · headdim there
@@ -111,6 +112,8 @@ def adhoc_suite(base: Suite, **asked: Sequence[str] | None) -> Suite:
     batch, heads = _only("--batch", asked.get("batch")), _only("--heads", asked.get("heads"))
     shapes = product(dict.fromkeys(headdims), dict.fromkeys(seqlens), causals, dtypes)
     cases = [_case(d, s, causal, dtype, batch, heads) for d, s, causal, dtype in shapes]
+    if len(cases) > MOST_CASES:
+        raise UsageError(f"{len(cases)} shapes; at most {MOST_CASES}", "ask for fewer at a time")
     return base.model_copy(update={"name": "adhoc", "cases": tuple(cases), "hidden": 0})
 
 

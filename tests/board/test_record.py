@@ -789,3 +789,27 @@ def test_a_line_of_more_lists_than_a_row_has_is_not_made(tmp_path: Path) -> None
         (tmp_path / "x.jsonl").write_bytes(line)
         (bad,) = record.heads(tmp_path)[1]
         assert bad.reason.endswith("more lists than a row")
+
+
+def test_of_a_suite_that_nobody_knows_no_more_shapes_count_than_one_can_ask(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Thousands, hidden or not, held `rank` for minutes: work went over pairs of them."""
+    monkeypatch.setattr(record, "MOST_CASES", 3)
+    monkeypatch.setattr(record, "MOST_HIDDEN", 1)
+    first = FA3.cases[0]
+    asked = [first.model_copy(update={"name": name}) for name in "abcdefa"]
+    for name, sha256 in (("unknown", "0" * 64), ("another", "1" * 64), ("known", FA3.sha256)):
+        text = "".join(f"{of_fa3(case, suite_sha256=sha256)}\n" for case in asked)
+        (tmp_path / f"{name}.jsonl").write_text(text)
+    found, bad = record.heads(tmp_path)
+    told = [[h.config for h in found if h.path.stem == n] for n in ("unknown", "another", "known")]
+    assert told == [[*"abcda"], [*"abcda"], [*"abcdefa"]], "of known ones the whole line tells"
+    assert [(line.path.stem, line.number) for line in bad] == [
+        *(("another", n) for n in (5, 6)),
+        *(("unknown", n) for n in (5, 6)),
+    ]
+    assert {line.reason for line in bad} == {
+        "its suite is unknown and no suite asks so many shapes"
+    }
+    assert not record.read([h for h in found if h.path.stem == "known"])[0]

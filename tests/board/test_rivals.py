@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.board import export, query, record
+from harness.board import export, query, record, rivals
 from harness.board.rank import Board, Row, leaderboard
 from harness.board.record import to_line
 from harness.board.render import markdown, page, picture
@@ -266,6 +266,34 @@ def test_one_library_tells_nothing() -> None:
     assert row.loss
     assert row.loss.libraries is None
     assert not loss_words(row)
+
+
+def test_what_hidden_shapes_cost_grows_with_none_of_the_official_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """160 of each beside three libraries, 3 MiB, held every command for two minutes."""
+    asked, by_name = [], {"mine": 0.8, "flash_attn_3": 0.9}
+    official = [GRID["hdim64_seq4k"].model_copy(update={"name": f"c{n}"}) for n in range(10)]
+    drawn = [hidden(4096).model_copy(update={"name": f"hidden_hdim64_{n}"}) for n in range(2, 12)]
+    found = [r for case in (*official, *drawn) for r in rows_on(case, by_name)]
+    mine = [r for r in found if r.entry == "mine"]
+    counted = rivals.direct_on
+    monkeypatch.setattr(rivals, "direct_on", lambda *a, **k: asked.append(a) or counted(*a, **k))
+    loss = rivals.hidden_loss(mine, rivals.Libraries(found))
+    assert loss
+    assert loss.ratio.value == pytest.approx(1)
+    assert len(asked) == 4 * (len(official) + len(drawn)), "each pair once on each shape"
+
+
+def test_a_hidden_shape_is_held_beside_so_many_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each beside all others: a hundred of them took twenty seconds a MiB."""
+    monkeypatch.setattr(rivals, "MOST_LIBRARIES", 2)
+    found = rows_on(GRID["hdim64_seq4k"], OFFICIAL) + rows_on(hidden(4096), OFFICIAL)
+    (mine,) = (r for r in found if r.entry == "mine" and r.case.hidden)
+    libraries = rivals.Libraries(found)
+    beside = rivals.beside(mine, [r for r in found if r.entry == "mine"], libraries)
+    assert list(beside) == ["flash_attn_3", "flash_attn_4", "mine"]
+    assert rivals.beside(mine, [mine], libraries) == {}
 
 
 def test_on_a_grid_the_neighbours_of_the_same_mask_are_held_against_a_hidden_shape() -> None:

@@ -204,6 +204,14 @@ def test_a_wrong_shape_names_its_flag(flag: str, texts: list[str], message: str)
     assert caught.value.hint
 
 
+def test_shapes_asked_by_hand_are_no_more_than_a_suite_s() -> None:
+    some = [str(n) for n in range(1, MOST_CASES + 1)]
+    asked = {"headdim": ["64"], "seqlen": some}
+    assert len(adhoc_suite(load_suite("fa3", CONFIGS), **asked).cases) == MOST_CASES
+    with pytest.raises(UsageError, match=f"{2 * MOST_CASES} shapes; at most {MOST_CASES}"):
+        adhoc_suite(load_suite("fa3", CONFIGS), **asked, causal=["both"])
+
+
 def test_a_shape_asked_for_twice_is_measured_once() -> None:
     suite = adhoc_suite(load_suite("fa3", CONFIGS), headdim=["64", "64"], heads=["3"])
     assert [(case.name, case.heads) for case in suite.cases] == [("hdim64_seq4k", 3)]
