@@ -36,6 +36,7 @@ WRONG = frozenset(
     {Status.INCORRECT, Status.NONFINITE, Status.BAD_OUTPUT, Status.INPUT_MUTATED}
     | {Status.TIME_CLAIM_REJECTED, Status.SLOWER_ALONE, Status.LEFT_WORK_RUNNING}
 )
+CANNOT = (Status.UNAVAILABLE, Status.UNSUPPORTED)  # of a baseline that is not there for a shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +229,7 @@ def _board(group: Sequence[Result], runs: Runs, beside: Beside, libraries: Libra
     by_entry: dict[str, list[Result]] = {}
     for result in sorted(group, key=lambda r: configs.index(r.config)):
         by_entry.setdefault(result.entry, []).append(result)
-    rows = [_drawn(Row(name, tuple(mine)), drawn, runs) for name, mine in by_entry.items()]
+    rows = [_drawn(Row(n, tuple(mine)), drawn, runs, libraries) for n, mine in by_entry.items()]
     grid = len(configs) > MOST_COLUMNS
     rows = [_beside_libraries(_row(r, configs, headline), grid, runs, libraries) for r in rows]
     places = sorted((-row.speedup.value, row.entry) for row in rows if row.speedup)
@@ -272,12 +273,14 @@ def unasked(official: Iterable[Result], hidden: Iterable[Result]) -> set[int]:
     return {r.case.headdim for r in official if (of_run(r), r.case.headdim) not in asked}
 
 
-def _drawn(row: Row, drawn: Sequence[Result], runs: Runs) -> Row:
+def _drawn(row: Row, drawn: Sequence[Result], runs: Runs, libraries: Libraries) -> Row:
     """The same with its newest rows on hidden shapes, and those of the runs of its results."""
     ran = {(of_run(r), r.case.headdim) for r in row.results}
-    near = (r for run, d in ran for r in runs.get(run, {}).values() if r.case.headdim == d)
+    near = [r for run, d in ran for r in runs.get(run, {}).values() if r.case.headdim == d]
     mine = [r for r in (*drawn, *near) if r.entry == row.entry and r.case.hidden]
-    left = unasked(row.results, mine) & {r.case.headdim for r in drawn}
+    many = Counter(r.config for r in drawn if r.kind is Kind.BASELINE and r.status not in CANNOT)
+    held = [r for r in mine if many[r.config] < 2 or len(rivals.beside(r, near, libraries)) > 2]
+    left = unasked(row.results, held) & {r.case.headdim for r in drawn}
     once = {(r.config, r.date, r.run): r for r in mine}
     hidden = tuple(once[key] for key in sorted(once))
     return replace(row, hidden=hidden, unasked=tuple(sorted(left)))

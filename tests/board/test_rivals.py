@@ -383,6 +383,26 @@ def test_who_was_asked_one_hidden_shape_of_three_says_which_are_left() -> None:
     assert loss_words(row_of(found)) == f"no time on hidden shapes, 2 of 3: {left}"
 
 
+def test_a_hidden_time_beside_fewer_than_two_libraries_speaks_for_nothing() -> None:
+    """A later run beside one took "faster on official shapes" away without a word."""
+    keyed = beside_hidden({**OFFICIAL, "mine": 1.2})
+    when = {"run": "later", "date": "2027-01-01T00:00:00Z"}
+    alone = [r.model_copy(update=when) for r in keyed if r.entry in ("mine", "sdpa_cudnn")]
+    words = "headdim 64 not asked beside two libraries in all its runs"
+    assert loss_words(row_of([*keyed, *alone])).startswith(
+        f"no time on hidden shapes, 3 of 6: {words}"
+    )
+    assert not loss_words(row_of(alone)), "it takes two"
+    for status, told in ((Status.OUT_OF_MEMORY, True), (Status.UNAVAILABLE, False)):
+        failed = [
+            r.model_copy(update={"status": status})
+            if r.case.hidden and r.kind is Kind.BASELINE
+            else r
+            for r in keyed
+        ]
+        assert bool(loss_words(row_of(failed))) == told
+
+
 def test_unsupported_is_told_of_claims_and_not_of_code_that_gives_up() -> None:
     said = "claims no such shape (normal inputs, shape 3x30x5001x64, causal=True, sm_scale=None)"
     given_up = [
@@ -416,7 +436,7 @@ def test_a_hidden_time_is_held_against_official_ones_of_its_own_run_alone() -> N
     ]
     both = [*found, *later]
     assert {r.run for r in row_of(both).results} == {"later"}
-    unasked = "headdim 64 not asked in all its runs"
+    unasked = "headdim 64 not asked beside two libraries in all its runs"
     assert loss_words(row_of(both)).startswith(f"no time on hidden shapes, 3 of 6: {unasked}, ")
     some = [r for r in both if r.run != "later" or r.case.headdim == 64]
     assert loss_words(row_of(some)) == f"no time on hidden shapes, 1 of 4: {unasked}"
@@ -442,7 +462,9 @@ def test_a_later_run_of_one_cell_speaks_for_that_cell_alone() -> None:
     assert {r.run for r in row.results if r.case.headdim == 64} == {"r1", "later"}
     assert loss_words(row).startswith("faster on official shapes")
     campaign = [r for r in keyed if r.entry != "mine" or not r.case.hidden]
-    assert "headdim 64 not asked in all its runs" in loss_words(row_of([*campaign, *only_one]))
+    assert "headdim 64 not asked beside two libraries in all its runs" in loss_words(
+        row_of([*campaign, *only_one])
+    )
     for status in (Status.OUT_OF_MEMORY, Status.INCORRECT):
         failed = [
             r.model_copy(update={"status": status}) if r.entry == "mine" and r.case.hidden else r

@@ -129,8 +129,8 @@ def untimed(row: Row) -> str:
     if row.pick.kind is not Kind.SUBMISSION:
         return ""
     said = [(r.config, r.status.value) for r in row.hidden if r.status is not Status.PASSED]
-    some = {r.case.headdim for r in row.hidden}
-    said += [(f"headdim {d}", f"not asked{' in all its runs' * (d in some)}") for d in row.unasked]
+    some = {r.case.headdim: " beside two libraries in all its runs" for r in row.hidden}
+    said += [(f"headdim {d}", f"not asked{some.get(d, '')}") for d in row.unasked]
     ends = ", ".join(f"{where} {why}" for where, why in said)
     return f"{UNTIMED}, {len(said)} of {len(row.hidden) + len(row.unasked)}: {ends}" if said else ""
 
