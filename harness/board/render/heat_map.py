@@ -14,6 +14,7 @@ SHORT = (("flash_attn_", "fa"), ("sdpa_", ""), ("_backward", ""))
 RED, YELLOW, GREEN, STRONG, PLAIN = "\x1b[31m", "\x1b[33m", "\x1b[32m", "\x1b[1;32m", "\x1b[0m"
 FAR = 1.05
 FASTER, UNTIMED = "faster on official shapes", "no time on hidden shapes"
+UNCOMPARED = "hidden shapes not compared"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,18 +122,22 @@ def loss_words(row: Row) -> str:
 
 def loss_mark(row: Row) -> str:
     """The same in a few words."""
-    return FASTER if _slower(row) else UNTIMED if untimed(row) else ""
+    words = loss_words(row)
+    return next((mark for mark in (FASTER, UNTIMED, UNCOMPARED) if mark in words), "")
 
 
 def untimed(row: Row) -> str:
-    """Who has no time on a shape, whatever kept it from one, shows none that could be slow."""
+    """Who has no time on a shape, whatever kept it from one, or none to compare, shows no loss."""
     if row.pick.kind is not Kind.SUBMISSION:
         return ""
     said = [(r.config, r.status.value) for r in row.hidden if r.status is not Status.PASSED]
-    some = {r.case.headdim: " beside two libraries in all its runs" for r in row.hidden}
-    said += [(f"headdim {d}", f"not asked{some.get(d, '')}") for d in row.unasked]
+    lone = [d for d in row.unasked if all(r.case.headdim != d for r in row.hidden)]
+    said += [(f"headdim {d}", "not asked") for d in lone]
     ends = ", ".join(f"{where} {why}" for where, why in said)
-    return f"{UNTIMED}, {len(said)} of {len(row.hidden) + len(row.unasked)}: {ends}" if said else ""
+    words = [f"{UNTIMED}, {len(said)} of {len(row.hidden) + len(lone)}: {ends}"] if said else []
+    few = ", ".join(str(d) for d in row.unasked if d not in lone)
+    why = "not beside two libraries in each of its runs"
+    return "; ".join([*words, *([f"{UNCOMPARED} on headdim {few}: {why}"] if few else [])])
 
 
 def _slower(row: Row) -> str:
