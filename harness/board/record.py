@@ -192,7 +192,7 @@ def parse(raw: bytes) -> Result:
 def heads(results_dir: Path) -> tuple[list[Head], list[BadLine]]:
     """The front of every line: 100,000 of them in seconds and in well under 1 GiB."""
     found, bad = list[Head](), list[BadLine]()
-    asked: dict[tuple[object, ...], dict[str, int]] = {}  # of each board its n-th config
+    asked = dict[tuple[object, ...], dict[str, int]]()  # of a board in one file, its n-th config
     seen = set[tuple[int, int]]()
     for path in sorted(Path(one.path) for one in files_below([results_dir], ".jsonl")):
         with contextlib.suppress(OSError):  # `lines` tells
@@ -204,7 +204,7 @@ def heads(results_dir: Path) -> tuple[list[Head], list[BadLine]]:
             try:
                 where = {"path": path, "number": number, "offset": offset}
                 head = Head.model_validate(_checked_fields(raw, HEAVY_START) | where)
-                names = asked.setdefault((head.gpu, head.suite_sha256, head.protocol), {})
+                names = asked.setdefault((path, head.gpu, head.suite_sha256, head.protocol), {})
                 nth = names.setdefault(head.config, len(names))
                 if nth >= MOST_CASES + MOST_HIDDEN and head.suite_sha256 not in by_sha256():
                     raise ValueError("its suite is unknown and no suite asks so many shapes")

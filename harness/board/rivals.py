@@ -96,6 +96,7 @@ class Libraries:
     """Those that passed on the config of a result; here as some results themselves hold them."""
 
     def __init__(self, results: Iterable[Result]) -> None:
+        self.leads: dict[tuple[object, ...], Interval | None] = {}  # of two on the same shapes
         self.found: dict[tuple[object, ...], list[Result]] = {}
         for result in results:
             if result.kind is Kind.BASELINE and result.status is Status.PASSED:
@@ -135,20 +136,25 @@ def hidden_loss(results: Sequence[Result], libraries: Libraries) -> HiddenLoss |
     what the faster half of the bursts gave counts: it cannot be too noisy to be called slow.
     """
     moves: dict[str, list[Interval]] = {}  # (lead on official shapes) / (lead on the hidden one)
-    led: dict[tuple[str, ...], Interval | None] = {}  # on official ones: once for all hidden ones
     for result in (r for r in results if r.case.hidden and r.status is Status.PASSED):
         field = beside(result, results, libraries)
         for name, other in ((a, b) for a, b in permutations(field, 2) if b != result.entry):
             (mine, near), (its, there) = field[name], field[other]
-            at = (result.run, name, other, *(r.config for r in near))
-            if at not in led:
-                led[at] = stats.geomean_of_all([*map(direct_on, near, there, repeat(True))])
-            if (lead := led[at]) and (hidden := direct_on(mine, its, tight=True)):
+            lead, hidden = _lead(libraries, near, there), _lead(libraries, [mine], [its])
+            if lead and hidden:
                 moves.setdefault(name, []).append(stats.quotient(lead, hidden))
     if not (own := [move for r in results[:1] for move in moves.pop(r.entry, ())]):
         return None
     moved = [abs(math.log(stats.geomean(each).value)) for each in moves.values()]
     return HiddenLoss(stats.geomean(own), math.exp(max(moved)) if moved else None)
+
+
+def _lead(libraries: Libraries, a: Sequence[Result], b: Sequence[Result]) -> Interval | None:
+    """Of one over another, as worked out once for all hidden shapes and rows."""
+    at = (a[0].entry, b[0].entry, *map(place, a))
+    if at not in libraries.leads:
+        libraries.leads[at] = stats.geomean_of_all([*map(direct_on, a, b, repeat(True))])
+    return libraries.leads[at]
 
 
 def beside(hidden: Result, others: Sequence[Result], libraries: Libraries) -> dict[str, Both]:

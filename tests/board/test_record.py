@@ -794,7 +794,10 @@ def test_a_line_of_more_lists_than_a_row_has_is_not_made(tmp_path: Path) -> None
 def test_of_a_suite_that_nobody_knows_no_more_shapes_count_than_one_can_ask(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Thousands, hidden or not, held `rank` for minutes: work went over pairs of them."""
+    """Thousands, hidden or not, held `rank` for minutes: work went over pairs of them.
+
+    Of each file for itself: names of a stranger's, read first, left none for an honest board's.
+    """
     monkeypatch.setattr(record, "MOST_CASES", 3)
     monkeypatch.setattr(record, "MOST_HIDDEN", 1)
     first = FA3.cases[0]
@@ -802,6 +805,9 @@ def test_of_a_suite_that_nobody_knows_no_more_shapes_count_than_one_can_ask(
     for name, sha256 in (("unknown", "0" * 64), ("another", "1" * 64), ("known", FA3.sha256)):
         text = "".join(f"{of_fa3(case, suite_sha256=sha256)}\n" for case in asked)
         (tmp_path / f"{name}.jsonl").write_text(text)
+    strange = (first.model_copy(update={"name": f"strange{n}"}) for n in range(4))
+    text = "".join(f"{of_fa3(case, suite_sha256='0' * 64)}\n" for case in strange)
+    (tmp_path / "a_stranger.jsonl").write_text(text)
     found, bad = record.heads(tmp_path)
     told = [[h.config for h in found if h.path.stem == n] for n in ("unknown", "another", "known")]
     assert told == [[*"abcda"], [*"abcda"], [*"abcdefa"]], "of known ones the whole line tells"

@@ -279,10 +279,14 @@ def test_what_hidden_shapes_cost_grows_with_none_of_the_official_ones(
     mine = [r for r in found if r.entry == "mine"]
     counted = rivals.direct_on
     monkeypatch.setattr(rivals, "direct_on", lambda *a, **k: asked.append(a) or counted(*a, **k))
-    loss = rivals.hidden_loss(mine, rivals.Libraries(found))
+    libraries = rivals.Libraries(found)
+    loss = rivals.hidden_loss(mine, libraries)
     assert loss
     assert loss.ratio.value == pytest.approx(1)
     assert len(asked) == 4 * (len(official) + len(drawn)), "each pair once on each shape"
+    others = [r.model_copy(update={"entry": "other"}) for r in mine]
+    assert rivals.hidden_loss(others, libraries) == loss
+    assert len(asked) == 6 * (len(official) + len(drawn)), "those of libraries for all rows"
 
 
 def test_a_hidden_shape_is_held_beside_so_many_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
