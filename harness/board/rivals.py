@@ -36,6 +36,7 @@ from harness.schema import Dtype, Front, Kind, Result, Status, times_ms
 USUAL_DIFFERENCE = 1.06
 MOST_LIBRARIES = 32  # of a hidden shape: each is held beside all others
 Both = tuple[Result, Sequence[Result]]  # on a hidden shape, and on the official ones beside it
+Leads = dict[tuple[object, ...], Interval | None]  # by both names and where the first was timed
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +97,7 @@ class Libraries:
     """Those that passed on the config of a result; here as some results themselves hold them."""
 
     def __init__(self, results: Iterable[Result]) -> None:
-        self.leads: dict[tuple[object, ...], Interval | None] = {}  # of two on the same shapes
+        self.leads: Leads = {}  # of one of them over another
         self.found: dict[tuple[object, ...], list[Result]] = {}
         for result in results:
             if result.kind is Kind.BASELINE and result.status is Status.PASSED:
@@ -136,11 +137,13 @@ def hidden_loss(results: Sequence[Result], libraries: Libraries) -> HiddenLoss |
     what the faster half of the bursts gave counts: it cannot be too noisy to be called slow.
     """
     moves: dict[str, list[Interval]] = {}  # (lead on official shapes) / (lead on the hidden one)
+    leads: Leads = {}  # of the row itself, whatever it is called
     for result in (r for r in results if r.case.hidden and r.status is Status.PASSED):
         field = beside(result, results, libraries)
         for name, other in ((a, b) for a, b in permutations(field, 2) if b != result.entry):
             (mine, near), (its, there) = field[name], field[other]
-            lead, hidden = _lead(libraries, near, there), _lead(libraries, [mine], [its])
+            known = leads if name == result.entry else libraries.leads
+            lead, hidden = _lead(known, near, there), _lead(known, [mine], [its])
             if lead and hidden:
                 moves.setdefault(name, []).append(stats.quotient(lead, hidden))
     if not (own := [move for r in results[:1] for move in moves.pop(r.entry, ())]):
@@ -149,12 +152,12 @@ def hidden_loss(results: Sequence[Result], libraries: Libraries) -> HiddenLoss |
     return HiddenLoss(stats.geomean(own), math.exp(max(moved)) if moved else None)
 
 
-def _lead(libraries: Libraries, a: Sequence[Result], b: Sequence[Result]) -> Interval | None:
-    """Of one over another, as worked out once for all hidden shapes and rows."""
+def _lead(known: Leads, a: Sequence[Result], b: Sequence[Result]) -> Interval | None:
+    """Of one over another on the same shapes, worked out once."""
     at = (a[0].entry, b[0].entry, *map(place, a))
-    if at not in libraries.leads:
-        libraries.leads[at] = stats.geomean_of_all([*map(direct_on, a, b, repeat(True))])
-    return libraries.leads[at]
+    if at not in known:
+        known[at] = stats.geomean_of_all([*map(direct_on, a, b, repeat(True))])
+    return known[at]
 
 
 def beside(hidden: Result, others: Sequence[Result], libraries: Libraries) -> dict[str, Both]:
@@ -175,8 +178,9 @@ def _at_its_best(result: Result) -> Result:
 
 def told_of(results: Sequence[Result]) -> frozenset[str]:
     """Entries of one run of which the board says that they are faster on its official shapes."""
+    libraries = Libraries(results)
     each = {name: [r for r in results if r.entry == name] for name in {r.entry for r in results}}
-    losses = {name: hidden_loss(mine, Libraries(results)) for name, mine in each.items()}
+    losses = {name: hidden_loss(mine, libraries) for name, mine in each.items()}
     return frozenset(name for name, loss in losses.items() if loss and loss.told)
 
 

@@ -289,6 +289,16 @@ def test_what_hidden_shapes_cost_grows_with_none_of_the_official_ones(
     assert len(asked) == 6 * (len(official) + len(drawn)), "those of libraries for all rows"
 
 
+def test_no_row_with_a_library_s_name_speaks_for_it() -> None:
+    """What libraries gain over each other is kept for all rows, and a row's own lead for none."""
+    found = beside_hidden({**OFFICIAL, "mine": 1.2})
+    libraries = rivals.Libraries(found)
+    mine = [r for r in found if r.entry == "mine"]
+    named = [r.model_copy(update={"entry": "flash_attn_3"}) for r in mine]
+    assert rivals.hidden_loss(named, libraries)
+    assert rivals.hidden_loss(mine, libraries) == rivals.hidden_loss(mine, rivals.Libraries(found))
+
+
 def test_a_hidden_shape_is_held_beside_so_many_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each beside all others: a hundred of them took twenty seconds a MiB."""
     monkeypatch.setattr(rivals, "MOST_LIBRARIES", 2)
