@@ -126,7 +126,7 @@ def warm_up(request: Request, observer: Observer) -> None:
         watch.start()
         for name, worker in workers.items():
             manifest = worker.entrant.manifest
-            cases = [case for case in request.asked.cases if not manifest.claims.refusal(case)]
+            cases = _claimed(worker, request.asked.cases)
             lacks = missing(manifest.needs) or too_old(manifest.needs, request.machine)
             if worker.has_builder and cases and not (lacks or worker.unmade):
                 observer.stage(name, "build ahead")
@@ -227,7 +227,7 @@ def build_one(run: Run, worker: WorkerProcess, alone: bool = False) -> None:
     """
     name = worker.entrant.name
     run.observer.stage(name, "build")
-    cases = _claimed(worker, run)
+    cases = _claimed(worker, run.suite.cases)
     try:
         status, reason, seconds = worker.build(cases, run.limits, run.facts.machine)
     except Exception as cause:  # whatever a builder says or does ends its own entry
@@ -247,8 +247,8 @@ def build_one(run: Run, worker: WorkerProcess, alone: bool = False) -> None:
         worker.keep_build(_made_for(run))
 
 
-def _claimed(worker: WorkerProcess, run: Run) -> list[Case]:
-    return [case for case in run.suite.cases if not worker.entrant.manifest.claims.refusal(case)]
+def _claimed(worker: WorkerProcess, cases: Sequence[Case]) -> list[Case]:
+    return [case for case in cases if not worker.entrant.manifest.claims.refusal(case)]
 
 
 def _made_for(run: Run) -> str:
@@ -270,7 +270,7 @@ def start_all(run: Run, workers: Sequence[WorkerProcess]) -> None:
         ours = worker.entrant.kind is Kind.BASELINE
         # a library compiles at its first call; who has a builder has done so
         rehearses = ours and worker.device == "cuda" and not worker.has_builder
-        cases = _claimed(worker, run) if rehearses and name != run.roles.null else ()
+        cases = _claimed(worker, run.suite.cases) if rehearses and name != run.roles.null else ()
         worker.start(place + PLACES_LATER * ours, cases)
 
 
