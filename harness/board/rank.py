@@ -36,7 +36,7 @@ WRONG = frozenset(
     {Status.INCORRECT, Status.NONFINITE, Status.BAD_OUTPUT, Status.INPUT_MUTATED}
     | {Status.TIME_CLAIM_REJECTED, Status.SLOWER_ALONE, Status.LEFT_WORK_RUNNING}
 )
-CANNOT = (Status.UNAVAILABLE, Status.UNSUPPORTED)  # of a baseline that is not there for a shape
+ABSENT = (Status.UNAVAILABLE, Status.UNSUPPORTED)  # of a baseline that is not there for a shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,12 +278,11 @@ def _drawn(row: Row, drawn: Sequence[Result], runs: Runs, libraries: Libraries) 
     ran = {(of_run(r), r.case.headdim) for r in row.results}
     near = [r for run, d in ran for r in runs.get(run, {}).values() if r.case.headdim == d]
     mine = [r for r in (*drawn, *near) if r.entry == row.entry and r.case.hidden]
-    many = Counter(r.config for r in drawn if r.kind is Kind.BASELINE and r.status not in CANNOT)
+    many = Counter(r.config for r in drawn if r.kind is Kind.BASELINE and r.status not in ABSENT)
     held = [r for r in mine if many[r.config] < 2 or len(rivals.beside(r, near, libraries)) > 2]
     left = unasked(row.results, held) & {r.case.headdim for r in drawn}
     once = {(r.config, r.date, r.run): r for r in mine}
-    hidden = tuple(once[key] for key in sorted(once))
-    return replace(row, hidden=hidden, unasked=tuple(sorted(left)))
+    return replace(row, hidden=tuple(once[k] for k in sorted(once)), unasked=tuple(sorted(left)))
 
 
 def _beside_libraries(row: Row, grid: bool, runs: Runs, libraries: Libraries) -> Row:
@@ -297,8 +296,7 @@ def _beside_libraries(row: Row, grid: bool, runs: Runs, libraries: Libraries) ->
     losses = [rivals.hidden_loss([*near, *some], libraries) for some in (row.hidden, *alone)]
     told = (x for x in losses if x and x.told)
     loss = max(told, key=lambda x: x.ratio.value, default=None if row.unasked else losses[0])
-    found = Grid(tuple(cell for cell in cells if cell), len(row.results))
-    return replace(row, grid=found, loss=loss)
+    return replace(row, grid=Grid(tuple(filter(None, cells)), len(row.results)), loss=loss)
 
 
 def interval_of(told: Speedup) -> Interval:
