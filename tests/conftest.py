@@ -56,7 +56,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     With one it is what a run calls another program on the GPU.
     """
-    items.sort(key=lambda item: item.path.name != "test_gpu_stretch.py")
+    first = ("test_gpu_stretch.py", "test_gpu_faults.py")
+    items.sort(key=lambda item: item.path.name not in first)
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if marked and not inspect_machine().has_gpu:
         skip = pytest.mark.skip(reason="NVML finds no GPU here")
