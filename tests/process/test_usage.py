@@ -205,9 +205,17 @@ def test_watches_are_counted_and_again_for_files_that_an_interrupt_makes_ready()
             me.look([os.getpid()])
             assert me.watches == before + 4 * (usage.ALARM_WATCHES + before + 22) + 22
             assert 64 * usage.ALARM_WATCHES < usage.MOST_WATCHES, "of forks that have one timer"
+            assert 60 * 30 * usage.ALARM_WATCHES < usage.MOST_WATCHES, "of forks that use the GPU"
         finally:
             for fd in (*made, others[0], pipe, end):
                 os.close(fd)
+
+
+def test_files_of_the_gpu_are_alarms_and_none_of_proc(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measured on an H200: who waits for an event makes an idle process's ready, 4,000 a second."""
+    links = [("/proc/7/fd/18", "/dev/nvidia0"), ("/proc/7/fd/19", "/dev/nvidiactl")]
+    monkeypatch.setattr(usage, "_followed", lambda *_: links)
+    assert usage.kept([1 << 22]) == (0, 2 * usage.ALARM_WATCHES)
 
 
 NOBODY_ACCEPTS = """

@@ -27,11 +27,11 @@ UNNAMED_BYTES = 4 << 30  # of a GPU, that need no explanation: the driver's own 
 #: locks wait for the interpreter. 60 processes with torch have room for 16,000.
 DESCRIPTORS = 32_768
 LINKS = 200_000  # of what it has open or mapped; 60 processes with torch have 40,000
-#: Files that an interrupt, a new host name or somebody's end makes ready, also of who is stopped:
-#: each watch of one, of which there is no end, is told in 0.15 us, and 660 more through epolls of
-#: epolls. A user has some millions (fs.epoll.max_user_watches): one entrant must not have them all.
-ALARMS = ("pidfd:", "/proc/sys/", *(f"anon_inode:[{k}fd]" for k in ("timer", "signal", "pid")))
-EPOLL = "anon_inode:[eventpoll]"
+#: Files that others may make ready, also of who is stopped (by an interrupt, of a GPU too, a new
+#: host name, their end): each watch of one, of which there is no end, is told in 0.15 us, 660 more
+#: by epolls of epolls. All of a user share fs.epoll.max_user_watches.
+ALARMS = ("/dev/nvidia", "/proc/sys/", "anon_inode:", "pidfd:")
+EPOLL, NO_ALARMS = "anon_inode:[eventpoll]", ("anon_inode:[eventpoll]", "anon_inode:[eventfd]")
 ALARM_WATCHES, THROUGH_EPOLLS, MOST_WATCHES = 3, 660, 16_384  # the last: 2.5 ms, of one entrant
 #: What the kernel keeps behind a file of /proc that is open: all of it at once, where it is told of
 #: all processors (stat), of each watch or lock, which have no end, in a folder of this name, and of
@@ -214,14 +214,14 @@ def kept(pids: Collection[int], clock: Clock = time.monotonic) -> tuple[int, int
 
     It is nobody's resident memory. Watches: with what an interrupt may tell. Raises Uncounted.
     """
-    kinds, links = ("socket:", "/proc/", EPOLL, *ALARMS), _followed(pids, clock, ("fd",))
+    kinds, links = ("socket:", "/proc/", *ALARMS), _followed(pids, clock, ("fd",))
     found = [(link, name) for link, name in links if name.startswith(kinds)]
     names = [name for _, name in found]
     mappings = sum(name[0] == "/" and name.endswith(MAPPINGS) for name in names)
     listings = sum(LISTING in name for name in names)
-    rest = sum(name[0] == "/" for name in names) - mappings - listings
+    rest = sum(name.startswith("/proc/") for name in names) - mappings - listings
     sockets = _all_sockets(pids, len({name for name in names if name[0] == "s"}))
-    alarms = sum(name.startswith(ALARMS) for name in names)
+    alarms = sum(name.startswith(ALARMS) and name not in NO_ALARMS for name in names)
     watches = _watches(link for link, name in found if name == EPOLL)
     watches += alarms * (ALARM_WATCHES + min(watches, THROUGH_EPOLLS))
     told = listings * LISTING_BYTES + mappings * MAPPINGS_BYTES + rest * PROC_BYTES
