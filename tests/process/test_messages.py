@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from harness.catalog.entrants import MOST_MANIFEST_BYTES
 from harness.engine.processes.judge_client import JudgeClient, JudgeFailed
-from harness.engine.processes.worker_process import hear_builder
+from harness.engine.processes.worker_process import MOST_BUILD_MESSAGES, hear_builder
 from harness.errors import WireError
 from harness.judge.burst import WorkerGone, WorkerLink
 from harness.judge.judge import message_of
@@ -326,6 +326,12 @@ def test_a_builder_is_heard_to_its_end() -> None:
     assert (len(name) <= 100, seconds) == (True, 1.5)
 
 
+def test_a_builder_may_call_all_that_a_suite_of_the_most_cases_asks() -> None:
+    """Claims of all axes: 25 calls of each case of cudnn_h200, the most of ours."""
+    calls = ({"op": op} for _ in range(25 * MOST_CASES) for op in ("called", "ran"))
+    assert heard(*calls, {"op": "built"}, limits=Limits()).op == "built"
+
+
 @pytest.mark.timeout(20)
 def test_kernels_that_never_end_are_told_from_a_long_compilation() -> None:
     with pytest.raises(wire.PeerSilent, match="kernels still run 0 s after the call returned"):
@@ -336,8 +342,8 @@ def test_kernels_that_never_end_are_told_from_a_long_compilation() -> None:
 
 def test_a_builder_that_talks_without_end_is_ended() -> None:
     frame = json.dumps({"op": "called"}).encode()
-    many = (struct.pack("<I", len(frame)) + frame) * 5000
-    with pytest.raises(WireError, match="more than 4096 messages"):
+    many = (struct.pack("<I", len(frame)) + frame) * (MOST_BUILD_MESSAGES + 1)
+    with pytest.raises(WireError, match="more than 16384 messages"):
         heard(many, limits=Limits(build_s=30))
 
 

@@ -28,7 +28,7 @@ from harness.process.messages import BuilderReply, BurstReport, understood
 from harness.process.sandbox import usage
 from harness.schema import CONFESSIONS, Case, Entrant, Kind, Limits, Machine, Status
 
-MOST_BUILD_MESSAGES = 4096
+MOST_BUILD_MESSAGES = 16_384  # two a call, of 128 cases with at most 64 calls each
 #: Endings of a worker after which it must be replaced before it can run another case.
 ENDS_WORKER = frozenset(
     {Status.CRASHED, Status.TIMED_OUT, Status.OUT_OF_MEMORY, Status.INVALID_SUBMISSION}
