@@ -11,8 +11,8 @@ then.
 
 So two checks tell how long the calls between them took, by a clock that no worker sees. A worker
 that counts a call which it has not made has no answer to it at the next check, and there is none
-that it could have kept: no two calls have the same inputs (harness/process/cuda/arena_layout.py).
-What a check takes, the GPU's changing between two processes included, is in the time.
+that it could have kept: no two calls have the same inputs (process/cuda/arena_layout.py; of a
+backward dO). What a check takes, the GPU's changing between two processes too, is in the time.
 
 Who leaves calls out and counts on beyond them needs answers to the last `ring - 1` of those that it
 tells: it stands still while it makes these, then leaps. So two checks must be as far apart in calls
