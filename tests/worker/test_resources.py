@@ -11,7 +11,7 @@ import pytest
 
 from harness.process import wire
 from harness.worker.cuda import resources
-from harness.worker.cuda.nvrtc import CudaSourceError, compile_error
+from harness.worker.cuda.nvrtc import Compiled, CudaSourceError, Program, compile_error
 from harness.worker.cuda.promises import Build, broken, builds_of
 from harness.worker.cuda.resources import KernelReport, parse_ptxas, render, with_occupancy
 
@@ -563,3 +563,33 @@ def test_where_blocks_are_promised_a_launch_depends_on_the_head_dimension_alone(
     with pytest.raises(CudaSourceError, match=f"cannot evaluate .*{of}.*blocks .* D alone") as told:
         resources.build(tmp_path, "k.cu", {"kernels": [kernel, wrong]}, tmp_path)
     assert told.value.status == "INVALID_SUBMISSION"
+
+
+@pytest.mark.parametrize("other", ["z<64>", "m<1*64>"])
+def test_what_two_programs_make_of_one_kernel_is_told_of_both(monkeypatch, tmp_path, other):
+    """The last one's numbers stood for both: its author chose which, and a run launched the first.
+
+    A template sees what another one of its program has instantiated.
+    """
+    said = "Compiling entry function '{0}' for 'sm_90a'\nUsed {1} registers\n"
+    each = {
+        "m<64>": ("m", said.format("m", 255)),
+        other: (other[0], said.format("m", 20) + said.format("z", 24)),
+        "v": ("v", said.format("z", 24)),  # a variable
+    }
+    (tmp_path / "k.cu").write_text("// promise: registers=40\n")
+
+    def told(*names):
+        made = (Program(tmp_path / "k.cu", {n: each[n][0]}, each[n][1], False) for n in names)
+        monkeypatch.setattr(resources, "compile_source", lambda _: Compiled(tuple(made)))
+        monkeypatch.setattr(resources, "kernels_of", lambda _: {"m": 128, "z": 128})
+        base = {"headdims": [64], "grid": [1], "block": [32], "args": []}
+        launch = {"kernels": [{"name": name, **base} for name in names]}
+        return resources.build(tmp_path, "k.cu", launch, tmp_path, ["sm_90a"])
+
+    found = {(one.name, one.registers): bool(one.broken) for one in told("m<64>", other)}
+    assert found[("m<64>", 255)]
+    assert not found[("z" if other[0] == "m" else other, 24)]
+    assert len(told("m<64>", "m<64>")) == 1
+    with pytest.raises(CudaSourceError, match="no compiler tells which kernel v is"):
+        told("m<64>", "v")

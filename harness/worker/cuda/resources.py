@@ -2,8 +2,8 @@
 
 Everything is read from the cubin and from what ptxas says (`-v`) of it, through NVRTC for a plain
 .cu and through nvcc for the .cu files of an extension. A pragma of the source can add lines to
-that, and take none away: kernels are those of the cubin, and of two lines on one function the worse
-counts. No GPU is needed; NVRTC or nvcc is.
+that, and take none away: kernels are those of the cubin, of two lines on one function the worse
+counts, and what two programs make of a kernel is told of both. No GPU is needed; NVRTC or nvcc is.
 
 `run.py build` asks for it behind the walls, for the compiler reads what a stranger wrote:
 `python -m harness.worker.cuda.resources --fd N`. One message asks; each kernel is an answer of its
@@ -258,21 +258,23 @@ def _block_of(name: str, kernel: Mapping[str, Any], sizes: Mapping[str, int]) ->
 
 def _compile_plain(source: Source) -> tuple[dict[str, str], list[KernelReport]]:
     """Symbols by name, the kernels: by NVRTC, or by nvcc where that is not there."""
+    why, symbols, found = "", dict[str, str](), dict[str, KernelReport]()
     try:
-        compiled = compile_source(source)
+        each = [
+            (p.symbols, parse_ptxas(p.log, kernels_of(p.cubin.read_bytes()), source.arch))
+            for p in compile_source(source).programs
+        ]
     except CudaSourceError as error:
         if error.status != "UNAVAILABLE" or not shutil.which("c++filt"):
             raise
-        symbols, reports = plain_by_nvcc(source)
-        for name, _, _ in instances(source.launch):
-            if not symbols.get(name):
-                said = f"nvcc does not tell which kernel {name} is; {error.message}"
-                raise CudaSourceError("COMPILE_ERROR", said) from None
-        return symbols, reports
-    each = (
-        parse_ptxas(p.log, kernels_of(p.cubin.read_bytes()), source.arch) for p in compiled.programs
-    )
-    return compiled.symbols, list({r.name: r for some in each for r in some}.values())
+        each, why = [plain_by_nvcc(source)], f"; {error.message}"
+    for names, reports in each:  # one kernel may become another in the program of another name
+        found |= {str(r): r for r in reports}
+        symbols |= {name: r.name for name in names for r in reports if r.name == names[name]}
+    for name, _, _ in instances(source.launch):
+        if name not in symbols:
+            raise CudaSourceError("COMPILE_ERROR", f"no compiler tells which kernel {name} is{why}")
+    return symbols, list(found.values())
 
 
 def plain_by_nvcc(source: Source) -> tuple[dict[str, str], list[KernelReport]]:
@@ -352,12 +354,10 @@ def nvcc(
         return parse_ptxas(log, kernels_of(cubin.read_bytes()), arch)
 
 
-COLUMNS = ("arch", "regs", "smem", "spill", "stack", "threads", "blocks/SM", "occ.")
-
-
 def render(reports: Iterable[KernelReport]) -> str:
     """One line per kernel and architecture, warnings under the kernel they belong to."""
-    rows: list[tuple[str, ...]] = [("kernel", *COLUMNS, "")]
+    head = ("kernel", "arch", "regs", "smem", "spill", "stack", "threads", "blocks/SM", "occ.", "")
+    rows: list[tuple[str, ...]] = [head]
     under: list[list[str]] = [[]]
     for r in reports:
         dynamic = "+?" if r.smem_dynamic_bytes is None else ""
