@@ -2,7 +2,6 @@
 
 import ast
 import difflib
-import functools
 import hashlib
 import re
 import warnings
@@ -101,9 +100,9 @@ def check_launch(path: Path, body: bytes, manifest: Manifest, problem: Problem) 
     if manifest.launch is None:
         said = f"entry '{manifest.entry}' needs a 'launch:' section"
         raise fault(path, said, "see docs/write-a-cuda-kernel.md")
-    tree = functools.cache(lambda: mapping_of(path, body, SubmissionError)[0] if body else None)
+    root = mapping_of(path, body, SubmissionError)[0] if body else None
     try:
-        parse_launch(manifest.launch, str(path), lambda part: line_of(tree(), ("launch", *part)))
+        parse_launch(manifest.launch, str(path), lambda part: line_of(root, ("launch", *part)))
     except ValueError as cause:
         raise SubmissionError(str(cause), "see docs/write-a-cuda-kernel.md") from None
 

@@ -68,7 +68,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 def rungs_of(folder: Path) -> list[Path]:
     """The .cu files of a ladder, in the order of their names; every one must be described."""
-    described = _read(folder / LAUNCH_FILE, home_of(folder))
+    described, _ = _told(folder, home_of(folder))
     paths = sorted(path for path in map(Path, listed(folder)) if path.suffix == ".cu")
     if absent := sorted(set(described) - {path.name for path in paths}):
         undescribed = [path.name for path in paths if path.name not in described]
@@ -85,26 +85,19 @@ def manifest_of(path: Path, home: Path | None = None) -> Manifest:
     Raises SubmissionError, naming the file to write into, if nothing describes its launch.
     """
     home, described = home or home_of(path.parent), path.parent / LAUNCH_FILE
-    if not os.path.isfile(described):
-        hint = f"write '{path.name}:' and its launch section into {described}; {PAGE}"
-        raise fault(path, "nothing says how its kernels are launched", hint)
-    section = _section(path, _read(described, home))
+    all_of_them, above = _told(path.parent, home)
+    section = _section(path, all_of_them)
     try:
         launch = parse_launch(section, f"{described}: {path.name}")
     except ValueError as cause:
         raise SubmissionError(str(cause), PAGE) from None
-    inherited = Manifest(name=usable(path.stem, path), needs=Needs(compute_capability="8.0"))
-    above = path.parent.parent / "manifest.yaml"  # of the submission whose steps/ hold `path`
-    if path.parent.name == "steps" and os.path.isfile(above):
-        inherited = read_manifest(above.parent)
-    capability = inherited.needs.compute_capability
     return Manifest(
-        name=path.stem,
+        name=usable(path.stem, path),
         description=_first_words(path, home),
         language="cuda",
-        **inherited.model_dump(include={"author", "license", "problem"}),
+        **above.model_dump(include={"author", "license", "problem"}),
         entry=path.name,
-        needs=Needs(compute_capability=capability, packages=("cuda-bindings",)),
+        needs=Needs(compute_capability=above.needs.compute_capability, packages=("cuda-bindings",)),
         claims=_claims([kernel.model_dump() for kernel in launch.kernels], described, path.name),
         launch=section,
     )
@@ -134,9 +127,8 @@ def _first_words(path: Path, home: Path) -> str:
 def _claims(kernels: list[dict[str, Any]], described: Path, name: str) -> Claims:
     """Of both masks, if some kernels serve the one and some the other."""
     masks = {kernel["causal"] for kernel in kernels}
-    known = {dtype.value for dtype in Dtype}
-    if not (dtypes := {dtype for kernel in kernels for dtype in kernel["dtypes"]} & known):
-        said = f"{name}: its kernels serve none of {', '.join(sorted(known))}"
+    if not (dtypes := {d for kernel in kernels for d in kernel["dtypes"]}.intersection(Dtype)):
+        said = f"{name}: its kernels serve none of {', '.join(sorted(Dtype))}"
         raise fault(described, said, PAGE)
     return Claims(
         headdims=tuple(sorted({d for kernel in kernels for d in kernel["headdims"]})),
@@ -145,9 +137,14 @@ def _claims(kernels: list[dict[str, Any]], described: Path, name: str) -> Claims
     )
 
 
-def _read(path: Path, home: Path) -> dict[str, Any]:
-    body = read_file(path, MOST_BYTES, within=home)
-    return mapping_of(path, body, SubmissionError, "'FILE.cu:' and a launch section each", PAGE)[1]
+def _told(folder: Path, home: Path) -> tuple[dict[str, Any], Manifest]:
+    """What launch.yaml says, and the manifest of the submission whose steps/ `folder` is."""
+    path, said = folder / LAUNCH_FILE, "'FILE.cu:' and a launch section each"
+    body = read_file(path, MOST_BYTES, within=home) if os.path.isfile(path) else b"{}"
+    described = mapping_of(path, body, SubmissionError, said, PAGE)[1]
+    if folder.name == "steps" and os.path.isfile(folder.parent / "manifest.yaml"):
+        return described, read_manifest(folder.parent)
+    return described, Manifest(name="none", needs=Needs(compute_capability="8.0"))
 
 
 def _section(path: Path, described: dict[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ them can mean 44 MiB). (ruamel.yaml would bring equal keys and line numbers; the
 to be hardened in the same way.)
 """
 
+import functools
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -133,12 +134,13 @@ def mapping_of(
         line = body.count(b"\n", 0, cause.start) + 1
         said = f"byte 0x{body[cause.start]:02x} is not UTF-8"
         raise fault(path, said, "save the file as UTF-8", line, error) from None
-    root, data = _parse(path, text, error)
+    root, data = _parse(path, text, error)  # type: ignore[arg-type]  # a class has a hash
     if root is None or not isinstance(data, dict):
         raise fault(path, f"expected {expected}", hint, 1, error)
     return root, data
 
 
+@functools.lru_cache(2)  # the rungs of a ladder read the same two, one after the other
 def _parse(path: Path, text: str, error: type[UsageError]) -> tuple[yaml.Node | None, Any]:
     try:
         loader = StrictLoader(text)  # looks for characters that YAML forbids
