@@ -21,7 +21,7 @@ from harness.schema import MOST_NAME, Claims, Dtype, Manifest, Needs, is_name
 
 LAUNCH_FILE = "launch.yaml"
 HEADERS = (".cuh", ".h", ".hpp", ".inl")
-MOST_WORDS = 500
+MOST_WORDS, MOST_RUNGS = 500, 100  # each rung lists and reads what lies beside it
 PAGE = "see docs/write-a-cuda-kernel.md, 'A single .cu'"
 
 
@@ -70,6 +70,8 @@ def rungs_of(folder: Path) -> list[Path]:
     """The .cu files of a ladder, in the order of their names; every one must be described."""
     described, _ = _told(folder, home_of(folder))
     paths = sorted(path for path in map(Path, listed(folder)) if path.suffix == ".cu")
+    if len(paths) > MOST_RUNGS:
+        raise fault(folder, f"{len(paths)} rungs, at most {MOST_RUNGS}", "make two ladders of it")
     if absent := sorted(set(described) - {path.name for path in paths}):
         undescribed = [path.name for path in paths if path.name not in described]
         hint = did_you_mean(absent[0], undescribed) or f"take '{absent[0]}:' out of it"

@@ -949,6 +949,13 @@ def test_what_the_rungs_of_a_ladder_share_is_read_once(
     assert len(parsed) == 2
 
 
+def test_a_ladder_has_an_end(tmp_path: Path) -> None:
+    """Each rung lists and reads what lies beside it."""
+    make_ladder(tmp_path, *(f"{n:03}.cu" for n in range(101)))
+    with pytest.raises(SubmissionError, match="steps: 101 rungs, at most 100"):
+        find(tmp_path, "cuda_x/steps")
+
+
 def test_a_ladder_that_is_a_link_is_none(tmp_path: Path) -> None:
     """`list rungs` quoted a file that lay elsewhere."""
     (tmp_path / "away").mkdir()
