@@ -111,7 +111,7 @@ def earlier(results: Path, then: tuple[Board, Row] | None, now: tuple[Board, Row
     runs = {"": [result for result in then[1].results if stands(result, row)] if then else []}
     for result in told:
         if stands(result, row) and libraries(result) == libraries(row.pick):
-            runs.setdefault(result.run, []).append(result)
+            runs.setdefault((result.path, result.run), []).append(result)
     return list(runs.values())
 
 

@@ -29,11 +29,11 @@ class Point:
 
 def history(heads: Iterable[Head]) -> list[Point]:
     """Points in order of time; the speed-up is the geometric mean over the configs of the run."""
-    runs: dict[tuple[object, ...], dict[str, Head]] = {}  # a config once, in however many files
+    runs: dict[tuple[object, ...], dict[str, Head]] = {}  # of a file
     for head in (h for h in heads if not is_hidden(h.config)):
-        key = (head.entry, head.gpu, head.suite_sha256, head.protocol, head.run)
+        key = (head.entry, head.gpu, head.suite_sha256, head.protocol, head.run, head.path)
         runs.setdefault(key, {})[head.config] = head
-    points = [_point(list(lines.values())) for lines in runs.values()]
+    points = list(dict.fromkeys(_point(list(lines.values())) for lines in runs.values()))
     points.sort(key=lambda p: (p.entry, p.board, p.date, p.run))
     before = [None, *points]
     return [replace(now, since=_step(was, now)) for was, now in zip(before, points, strict=False)]

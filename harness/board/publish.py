@@ -121,9 +121,7 @@ def _links(
         home=place.home if inside else None,
         docs=os.path.isfile(root / "docs" / "how-to-read-the-board.md"),
         folders={entry: path for entry in sorted(entries) if (path := _source(root, entry))},
-        records={
-            (h.run, h.entry, h.gpu): h.path.relative_to(results_dir).as_posix() for h in heads
-        },
+        records={h.path: h.path.relative_to(results_dir).as_posix() for h in heads},
     )
 
 

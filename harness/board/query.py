@@ -81,14 +81,12 @@ def anew(results: Sequence[Result], among: Iterable[record.Head]) -> list[Result
     old = (r for r in results if r.speedup and r.speedup.rule != stats.INTERVAL_RULE)
     wanted = {(place(r), r.speedup.against) for r in old if r.speedup}
     bases, _ = record.read(h for h in among if (place(h), h.entry) in wanted)
-    found = {(place(base), base.entry): base for base in bases}
-    return [
-        by_todays_rule(r, found.get((place(r), r.speedup.against)) if r.speedup else None)
-        for r in results
-    ]
+    found: dict[object, Result] = {(place(base), base.entry): base for base in bases}
+    each = ((r, found.get((place(r), r.speedup and r.speedup.against))) for r in results)
+    return [by_todays_rule(r, base) for r, base in each]
 
 
-#: Lines of one row by what names it: once each, in however many files; the last is the first asked.
+#: Lines of one row by what names it, of one file; the last is the first asked.
 _Copies = dict[str, list[record.Head]]
 
 
@@ -96,11 +94,11 @@ class SharedRuns:
     """Runs that hold two rows of a board with the sources they stand there with: rank.Beside."""
 
     def __init__(self, heads: Iterable[record.Head]) -> None:
-        self.runs: dict[tuple[object, ...], dict[tuple[str, str], _Copies]] = {}
+        self.runs: dict[tuple[object, ...], dict[tuple[str, ...], _Copies]] = {}
         for h in heads:
             if h.status == Status.PASSED.value:
                 runs = self.runs.setdefault(record.of_source(h), {})
-                runs.setdefault((h.date, h.run), {}).setdefault(h.config, []).append(h)
+                runs.setdefault((h.date, h.run, str(h.path)), {}).setdefault(h.config, []).append(h)
 
     def __call__(self, a: Row, b: Row, configs: Sequence[str]) -> Interval | None:
         """The paired ratio of the newest such run with all `configs`, held no worse than both."""
@@ -139,11 +137,11 @@ class Libraries(rivals.Libraries):
         """Each in the newest run that timed it beside this source: the source's row there, its."""
         runs = self.own.get((*record.of_source(result), result.config), ())
         found: dict[str, tuple[Result, Result]] = {}
-        least = HELD.index(result.held)
-        for h in sorted(runs, key=lambda h: (h.date, h.run), reverse=True):
+        least, here = HELD.index(result.held), (place(result), result.date)
+        for h in sorted(runs, key=lambda h: (h.date, h.run, place(h) == here[0]), reverse=True):
             if not self.heads.get(place(h), {}).keys() - found.keys():
                 continue
-            rows = [result] if (h.run, h.date) == (result.run, result.date) else record.read([h])[0]
+            rows = [result] if (place(h), h.date) == here else record.read([h])[0]
             for mine, other in itertools.product(rows, self._all(place(h))):
                 alone = mine.speedup is None and result.speedup is not None
                 if mine is result or not (alone or _held_worse((mine, other), least)):

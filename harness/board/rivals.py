@@ -26,10 +26,11 @@ from dataclasses import dataclass
 from itertools import permutations, repeat
 from types import MappingProxyType
 
+from harness.board.record import Head
 from harness.measure import stats
 from harness.measure.stats import Interval
 from harness.measure.stopping import level_of
-from harness.schema import Dtype, Front, Kind, Result, Status, times_ms
+from harness.schema import Dtype, Kind, Result, Status, times_ms
 
 #: What shapes may differ by although nobody keys on them: on one H200 honest rows by up to 1.055
 #: where a suite has one shape a headdim, by 1.02 between those of a grid.
@@ -112,9 +113,9 @@ class Libraries:
         return [(result, library) for library in self(result)]
 
 
-def place(line: Front) -> tuple[object, ...]:
-    """What two results of the same blocks share."""
-    return (line.run, line.gpu, line.suite_sha256, line.protocol, line.config)
+def place(line: Head | Result) -> tuple[object, ...]:
+    """What two results of the same blocks share: their file too, where all of a run lie."""
+    return (line.path, line.run, line.gpu, line.suite_sha256, line.protocol, line.config)
 
 
 def cell_of(result: Result, libraries: Libraries) -> Cell | None:
@@ -186,8 +187,8 @@ def told_of(results: Sequence[Result]) -> frozenset[str]:
 
 def neighbours(hidden: Result, others: Sequence[Result]) -> list[Result]:
     """Those of its own run that it is held against: another run had other clocks and libraries."""
-    case = hidden.case
-    near = [r for r in others if r.run == hidden.run and r.status is Status.PASSED]
+    case, ran = hidden.case, place(hidden)[:-1]
+    near = [r for r in others if place(r)[:-1] == ran and r.status is Status.PASSED]
     near = [r for r in near if not r.case.hidden and r.case.headdim == case.headdim]
     near = [r for r in near if r.case.causal == case.causal] or near
     lengths = {r.case.seqlen for r in near}
@@ -201,7 +202,7 @@ def neighbours(hidden: Result, others: Sequence[Result]) -> list[Result]:
 
 def direct_on(a: Result | None, b: Result | None, tight: bool = False) -> Interval | None:
     """Time of `b` / time of `a` on one config, paired over the blocks of one run."""
-    if a is None or b is None or a.run != b.run or a.machine.uuid != b.machine.uuid:
+    if a is None or b is None or place(a) != place(b) or a.machine.uuid != b.machine.uuid:
         return None
     level = level_of(max(a.looks, b.looks))
     return stats.speedup(times_ms(b.samples), times_ms(a.samples), level, tight)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from datetime import date
-from typing import Annotated, Literal, NamedTuple, TypeVar
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal, NamedTuple, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, FailFast, Field, model_validator
 
@@ -272,6 +273,8 @@ class Front(Frozen):
 class Result(Front):
     """One JSON line of results/: everything known of one entrant on one case in one run."""
 
+    #: The file that it was read from (record.parse): it speaks for no row of another.
+    path: ClassVar[Path] = Path()
     schema_version: Literal[1] = 1
     language: Told = ""
     author: Told = ""

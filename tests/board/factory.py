@@ -68,12 +68,9 @@ def times(
     }
 
 
-def record_files(results: Iterable[Result]) -> dict[tuple[str, str, str], str]:
-    """Run, entry, GPU → the file that a run writes, as page.Files has it."""
-    return {
-        (r.run, r.entry, r.gpu): f"{r.machine.slug}/{file_name(r.date, r.suite, r.run)}"
-        for r in results
-    }
+def record_files(results: Iterable[Result]) -> dict[Path, str]:
+    """The file that a run writes, as page.Files has it."""
+    return {r.path: f"{r.machine.slug}/{file_name(r.date, r.suite, r.run)}" for r in results}
 
 
 def result(entry: str = "mine", config: str = "hdim64_seq4k", **changes: Any) -> Result:

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from harness.board import query, record
+from harness.board import query, record, rivals
 from harness.board.history import history
 from harness.board.rank import leaderboard
 from harness.board.record import newest
@@ -26,8 +26,10 @@ from harness.board.render import markdown
 from harness.board.store import Store
 from harness.catalog import suites
 from harness.catalog.suites import is_asked, load_suite
+from harness.cli.results.compare import find_pairs
 from harness.errors import Exit, StorageError
 from harness.judge.secret import Secret
+from harness.measure import stats
 from harness.problems import get_problem
 from harness.problems.shapes import DRAWN as DRAWS
 from harness.problems.shapes import hidden_cases
@@ -302,7 +304,9 @@ def test_many_lines_that_are_no_rows_are_read_once_each(
     heads, _ = record.heads(tmp_path)
     parsed: list[bytes] = []
     parse = record.parse
-    monkeypatch.setattr(record, "parse", lambda raw: [parsed.append(raw), parse(raw)][1])
+    monkeypatch.setattr(
+        record, "parse", lambda raw, path: [parsed.append(raw), parse(raw, path)][1]
+    )
     results, bad = record.read_chosen(heads, newest)
     assert (len(results), len(bad)) == (6, 8)
     assert len(parsed) < 3 * len(heads)
@@ -733,11 +737,11 @@ def test_a_front_that_says_otherwise_than_its_line_is_no_row(tmp_path: Path, key
 
 
 def test_a_damaged_copy_of_a_line_hides_no_row_beside_others(tmp_path: Path) -> None:
-    """Who was beaten in a run was tied, and a library was not there, by a front in another file."""
-    rows = run_of({"mine": 0.9, "theirs": 0.902})
-    write_all(tmp_path, rows)
+    """Who was beaten in a run was tied, and a library was not there, by a front behind theirs."""
+    path = write_all(tmp_path, run_of({"mine": 0.9, "theirs": 0.902}))
     heads, _ = record.heads(tmp_path)
-    (board,) = leaderboard(record.read(heads)[0]).boards
+    rows, _ = record.read(heads)
+    (board,) = leaderboard(rows).boards
     by_name = {row.entry: row for row in board.rows}
     asked = (by_name["mine"], by_name["theirs"], board.configs)
 
@@ -752,8 +756,10 @@ def test_a_damaged_copy_of_a_line_hides_no_row_beside_others(tmp_path: Path) -> 
     for n, changes in enumerate((late, {"samples": "none"})):
         lines = (forged(row, **changes) for row in rows)
         (tmp_path / "nvidia-h200" / f"x{n}.jsonl").write_text("".join(lines))
+    files = [path, *sorted(path.parent.glob("x*"))]
+    path.write_bytes(b"".join(file.read_bytes() for file in files))
     heads, bad = record.heads(tmp_path)
-    assert (len(heads), bad) == (3 * len(rows), [])
+    assert (len(heads), bad) == (5 * len(rows), [])
     assert found(heads) == before
     copies = [head for head in heads if (head.entry, head.config) == ("mine", "hdim64_seq4k")]
     assert record.last(copies) in rows
@@ -819,3 +825,33 @@ def test_of_a_suite_that_nobody_knows_no_more_shapes_count_than_one_can_ask(
         "its suite is unknown and no suite asks so many shapes"
     }
     assert not record.read([h for h in found if h.path.stem == "known"])[0]
+
+
+def test_a_row_of_another_file_speaks_for_no_run(tmp_path: Path) -> None:
+    """Whoever said the name of an honest run was its baseline, or a library faster than all."""
+    write_all(tmp_path, [aged(r) for r in run_of({"mine": 0.9, "theirs": 0.95})])
+
+    def said() -> list[object]:
+        heads, _ = record.heads(tmp_path)
+        found, _ = query.boards_from(heads)
+        (row,) = (row for board in found.boards for row in board.rows if row.entry == "mine")
+        beside = [[r.entry for _, r in found.libraries.newest(result)] for result in row.results]
+        pairs = find_pairs("mine", "theirs", heads)
+        return [row.speedup, beside, pairs, [p for p in history(heads) if p.entry == "mine"]]
+
+    before, own, handed = said(), load(tmp_path)[0], list[Result]()
+    for name, source in {"sdpa_cudnn": "sdpa_cudnn", "lib": "sdpa_cudnn", "theirs": "mine"}.items():
+        for row in (r for r in own if r.entry == source):
+            half = (s.model_copy(update={"calls_ms": (s.latency_ms / 2,) * 4}) for s in row.samples)
+            handed.append(row.model_copy(update={"entry": name, "samples": tuple(half)}))
+    (tmp_path / "zz.jsonl").write_text("\n".join(map(record.to_line, handed)))
+    assert said() == before
+    handed, _ = record.read(record.heads(tmp_path / "zz.jsonl")[0])
+    assert rivals.neighbours(own[0], own) == rivals.neighbours(own[0], [*own, *handed])
+    assert not rivals.direct_on(own[1], handed[0])
+
+
+def aged(told: Result) -> Result:
+    """The same with an interval of an older rule: it is made again from its baseline's row."""
+    speedup = told.speedup and told.speedup.model_copy(update={"rule": stats.INTERVAL_RULE - 1})
+    return told.model_copy(update={"speedup": speedup})

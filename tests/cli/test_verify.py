@@ -101,6 +101,22 @@ def test_no_row_of_another_suite_or_shape_stands_beside_it(
         assert call(verify, "verify", tmp_path / str(n), "mine", "--audit-only") == 3
 
 
+def test_no_row_of_another_file_stands_beside_it(
+    tmp_path: Path, lines: list[Result], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One that said its run's name, 3 % faster, made a contradiction of an honest record."""
+    path = write(tmp_path, lines)
+    handed = [r.model_copy(update={"samples": r.samples[::2]}) for r in lines]
+    base = [record.to_line(r) for r in handed if r.entry == "sdpa_cudnn"]
+    (tmp_path / "zz.jsonl").write_text("\n".join(base))
+    for named in ("mine", "mine@r1", f"{path}:2"):
+        assert call(verify, "verify", tmp_path, named, "--audit-only") == 0
+    (tmp_path / "zz.jsonl").write_text("\n".join([*map(record.to_line, lines), *base]))
+    capsys.readouterr()
+    assert call(verify, "verify", tmp_path, "mine", "--audit-only") == 1
+    assert f"do not trust this record of {tmp_path}/zz.jsonl;" in capsys.readouterr().out
+
+
 def test_a_row_without_a_speed_up_is_no_contradiction(
     tmp_path: Path, lines: list[Result], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -79,27 +79,27 @@ class Notes:
     """The words for one board; the courses of its runs are worked out once."""
 
     def __init__(self, board: Board) -> None:
-        ratios: dict[tuple[str, str], dict[int, list[float]]] = {}
+        ratios: dict[tuple[str, str, str], dict[int, list[float]]] = {}
         for result in (r for row in board.rows for r in row.results if r.scored):
             mine = times_ms(result.samples)
             middle = stats.median(list(mine.values()))
-            blocks = ratios.setdefault((result.config, result.run), {})
+            blocks = ratios.setdefault((result.config, result.run, str(result.path)), {})
             for block, time in mine.items():
                 blocks.setdefault(block, []).append(math.log(time / middle))
         self._courses = {key: _course(blocks) for key, blocks in ratios.items()}
         told = (r for row in board.rows for r in row.results if r.telemetry)
-        self._telemetry = {(r.config, r.run): _telemetry(r) for r in told}
+        self._telemetry = {(r.config, r.run, str(r.path)): _telemetry(r) for r in told}
 
     def of_machine(self, config: str) -> list[str]:
         """What happened to all entrants of a run at once."""
-        runs = sorted(run for name, run in self._courses if name == config)
+        runs = sorted(at for at in self._courses if at[0] == config)
         lines = []
-        for run in runs:
-            found = stats.findings(self._courses[config, run])
+        for at in runs:
+            found = stats.findings(self._courses[at])
             words = [f"{found['drift']} (cancels in the speed-up)"] if "drift" in found else []
-            words += self._telemetry.get((config, run), [])
+            words += self._telemetry.get(at, [])
             if words:
-                name = f"run {run}: " if len(runs) > 1 else ""
+                name = f"run {at[1]}: " if len(runs) > 1 else ""
                 lines.append(f"{name}for all entrants {'; '.join(words)}")
         if len(lines) <= MOST_RUNS:
             return lines
@@ -107,7 +107,7 @@ class Notes:
 
     def of_entry(self, result: Result) -> list[str]:
         """What happened to one entrant and to nobody else."""
-        moved = self._courses.get((result.config, result.run), {})
+        moved = self._courses.get((result.config, result.run, str(result.path)), {})
         mine = times_ms(result.samples)
         own = {block: time / moved.get(block, 1.0) for block, time in mine.items()}
         found = list(stats.findings(own).values())

@@ -56,8 +56,8 @@ class Files:
     home: str | None = ""  # of the checkout or project: `` or `../../`
     docs: bool = True  # whether our docs/ lie there: a project has none
     folders: Mapping[str, str] = field(default_factory=dict)  # entry → its folder in the checkout
-    #: Files below `results`, by run, entry and GPU of their lines.
-    records: Mapping[tuple[str, str, str], str] = field(default_factory=dict)
+    #: Files of records → as paths below `results`.
+    records: Mapping[Path, str] = field(default_factory=dict)
 
 
 def render(
@@ -152,7 +152,7 @@ def _config(board: Board, config: str, notes: Notes) -> Json:
 
 def _row(board: Board, row: Row, notes: Notes, files: Files) -> Json:
     first, machine = row.pick, row.pick.machine
-    records = (files.records.get((r.run, r.entry, r.gpu), "") for r in row.results)
+    records = (files.records.get(r.path, "") for r in row.results)
     return {
         "entry": row.entry,
         "kind": first.kind.value,

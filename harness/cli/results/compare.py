@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from harness.board import query
 from harness.board.history import words
 from harness.board.rank import interval_of, unfit
-from harness.board.record import Head, newest
+from harness.board.record import Head, newest, of_source
 from harness.board.render.notes import energy_ratio, energy_words, lasting, speed_ratio
 from harness.board.render.text import (
     DOUBT,
@@ -183,11 +183,11 @@ def _named(name: str, heads: list[Head]) -> list[Head]:
 
 def _best(mine: list[Head], theirs: list[Head], among: list[Head]) -> list[Pair]:
     """Runs that hold the newest sources of both, before the newest of each; GPUs and most first."""
-    sources = {(*_place(h)[:4], h.source_sha256) for h in newest([*mine, *theirs])}
+    sources = {of_source(h) for h in newest([*mine, *theirs])}
     mine, theirs = _standing(mine), _standing(theirs)
-    shared = {h.run for h in mine} & {h.run for h in theirs}
+    shared = {(h.path, h.run) for h in mine} & {(h.path, h.run) for h in theirs}
     together = [
-        [h for h in side if h.run in shared and (*_place(h)[:4], h.source_sha256) in sources]
+        [h for h in side if (h.path, h.run) in shared and of_source(h) in sources]
         for side in (mine, theirs)
     ]
     for left, right in (together, (mine, theirs)):

@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
     """
     old, others = _chosen(args)
     where = {place(row): row.case for row in old}
-    heads, _ = record.heads(args.results)
+    heads = [h for path in {r.path for r in old} for h in record.heads(path)[0]]
     beside, _ = record.read(h for h in heads if place(h) in where)
     near = [b for b in beside if b.case == where[place(b)]]
     each = [(r, {b.entry: b for b in near if place(b) == place(r)}) for r in old]
@@ -78,7 +78,8 @@ def run(args: argparse.Namespace) -> int:
     for line in wrong:
         say(f"audit: {sanitize(line)}")
     if wrong:
-        say("next: do not trust this record; measure it again")
+        files = ", ".join(sorted({sanitize(str(r.path)) for r in old}))
+        say(f"next: do not trust this record of {files}; measure it again")
     else:
         these = "what could be made again" if bare else "figures"
         say(f"audit: {len(old)} records of {old[0].entry}: checksum, commitment and {these} agree")
@@ -119,7 +120,7 @@ def _line(path: Path, number: str) -> Result:
     try:
         for last, _, raw in record.lines(path, bad):
             if str(last) == number:
-                return record.parse(raw)
+                return record.parse(raw, path)
     except ValueError as error:
         hint = "python run.py rank names all such lines"
         raise UsageError(f"{path}:{number}: {error}", hint) from None
