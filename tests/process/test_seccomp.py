@@ -211,10 +211,14 @@ def test_among_others_a_process_schedules_itself_only(machine: str) -> None:
     assert found.allows("kill", 1)  # Landlock's business
 
 
-def test_an_old_kernel_lets_a_process_signal_itself_only() -> None:
-    found = Filter("x86_64", signals_to=77)
-    assert found.allows("kill", 77)
-    assert not found.allows("kill", 78)
+@pytest.mark.parametrize("machine", MACHINES)
+def test_an_old_kernel_lets_a_process_signal_itself_only(machine: str) -> None:
+    found = Filter(machine, signals_to=77)
+    for name in seccomp.SIGNALS:
+        assert found.allows(name, 77)
+        for other in (78, 0, -1, -77):
+            assert not found.allows(name, other)
+    assert not found.allows("pidfd_send_signal", 77)  # a descriptor: anybody's
 
 
 @pytest.mark.parametrize("machine", MACHINES)

@@ -59,7 +59,7 @@ EXIT_SIGNAL, PR_SET_PDEATHSIG = 0xFF, 1
 MOST_ROOM = 1 << 20
 OF_A_PROCESS = ["prlimit64", "sched_setscheduler", "sched_setparam"]
 OF_A_PROCESS += ["sched_setattr", "sched_setaffinity"]
-SIGNALS = ("kill", "tkill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo", "pidfd_send_signal")
+SIGNALS = ("kill", "tkill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo")
 
 
 def answer(code: int) -> Instruction:

@@ -6,7 +6,8 @@
                buffers are memory of the kernel, which no process has mapped; so is where a file in
                memory wants its pages
     ABSENT     answered as by an older kernel, so that the caller takes the older way; also
-               sendfile, which holds a page for each byte that it sends, and counts the byte
+               sendfile, which holds a page for each byte that it sends, and counts the byte, and
+               pidfd_send_signal, which names a descriptor: no filter knows whose it is
     NOT_KEPT   extended attributes: answered as by a file system that has none
     JUDGED     their arguments decide (harness/process/sandbox/seccomp.py)
 
@@ -90,7 +91,7 @@ PRETENDED = _table(
 ABSENT = _table(
     """
     clone3:435:435 openat2:437:437 io_uring_setup:425:425 memfd_create:319:279
-    timer_create:222:107 sendfile:40:71
+    timer_create:222:107 sendfile:40:71 pidfd_send_signal:424:424
     """
 )
 NOT_KEPT = _table(
@@ -103,11 +104,10 @@ NOT_KEPT = _table(
 JUDGED = _table(
     """
     open:2:- openat:257:56 creat:85:- mknod:133:- mknodat:259:33 socket:41:198 socketpair:53:199
-    connect:42:203 clone:56:220 ioctl:16:29 fcntl:72:25 prctl:157:167
-    setpriority:141:140 prlimit64:302:261 fallocate:285:47
-    sched_setscheduler:144:119 sched_setparam:142:118 sched_setattr:314:274
-    sched_setaffinity:203:122 kill:62:129 tkill:200:130 tgkill:234:131 rt_sigqueueinfo:129:138
-    rt_tgsigqueueinfo:297:240 pidfd_send_signal:424:424 close_range:436:436
+    connect:42:203 clone:56:220 ioctl:16:29 fcntl:72:25 prctl:157:167 setpriority:141:140
+    prlimit64:302:261 fallocate:285:47 sched_setscheduler:144:119 sched_setparam:142:118
+    sched_setattr:314:274 sched_setaffinity:203:122 kill:62:129 tkill:200:130 tgkill:234:131
+    rt_sigqueueinfo:129:138 rt_tgsigqueueinfo:297:240 close_range:436:436
     """
 )
 #: From here on all numbers are newer than these tables: ABSENT.
