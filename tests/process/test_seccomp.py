@@ -178,6 +178,10 @@ def test_arguments_decide(machine: str) -> None:
     for bits in (0o4755, 0o2755):
         assert not found.allows("openat", 0, 0, makes, bits)
         assert not found.allows("openat", 0, 0, 0x410000, bits)
+    for more in (0, 0o100, 0o4000, 0o2000000):  # neither to read nor to write: for ioctl alone
+        assert found.allows("openat", 0, 0, 2 | more)
+        assert not found.allows("openat", 0, 0, 3 | more)
+        assert not found.has("open") or not found.allows("open", 0, 3 | more)
     assert found.allows("mknodat", 0, 0, 0o010600)
     for kind in (0o020600, 0o060600, 0o100600, 0o014600):  # devices, a file, set-user-id
         assert not found.allows("mknodat", 0, 0, kind)

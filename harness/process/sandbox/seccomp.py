@@ -32,6 +32,8 @@ CLONE_PARENT, CLONE_NEW_ANYTHING = 0x8000, 0x7E020080
 CLONE_THREAD, THREAD_AND_FILES, CLOSE_RANGE_UNSHARE = 0x10000, 0x10400, 2
 SIGNALS_OR_THREAD, CLONE_SIGHAND = 0x10800, 0x800
 MAKES_A_FILE = 0x40 | 0x400000  # O_CREAT, O_TMPFILE
+#: Neither to read nor to write, for ioctl alone: Landlock asks nothing of it, whatever the file.
+ACCESS, UNASKED = 0o3, (0o3,)
 #: A file made with these bits runs as its owner, whoever starts it.
 SET_ID_BITS = 0o6000
 ALL_BUT_MODE, NAMED_PIPE = 0o177777 & ~0o1777, 0o010000
@@ -126,10 +128,10 @@ def filter_program(machine: str, alone: bool, signals_to: int | None = None) -> 
 
 def _judgements(alone: bool, signals_to: int | None) -> Iterable[tuple[str, list[Instruction]]]:
     """(name, what decides its calls): each body ends in a return on every way."""
-    more_room = answer(errno.EOPNOTSUPP)
     for name, mode in (("open", 2), ("openat", 3)):  # without these flags there is no mode
-        makes = [word(mode - 1), (ANY_BIT, 1, 0, MAKES_A_FILE), DONE]
-        yield name, [*makes, word(mode), *unless_bits(SET_ID_BITS)]
+        how = [word(mode - 1), (AND, 0, 0, ACCESS), *each(UNASKED, REFUSED), word(mode - 1)]
+        makes = [(ANY_BIT, 1, 0, MAKES_A_FILE), DONE, word(mode)]
+        yield name, [*how, *makes, *unless_bits(SET_ID_BITS)]
     yield "creat", [word(1), *unless_bits(SET_ID_BITS)]
     for name, mode in (("mknod", 1), ("mknodat", 2)):
         yield name, [word(mode), (AND, 0, 0, ALL_BUT_MODE), *only([NAMED_PIPE])]
@@ -148,9 +150,9 @@ def _judgements(alone: bool, signals_to: int | None) -> Iterable[tuple[str, list
     yield "clone", [word(0), *spaces, *apart, *signals, *sends]
     room = [
         step
-        for argument in (2, 3)
+        for at in (2, 3)
         for half, most in ((0, MOST_ROOM), (1, 0))
-        for step in (word(argument, half), (GREATER_EQUAL, 0, 1, most + 1), more_room)
+        for step in (word(at, half), (GREATER_EQUAL, 0, 1, most + 1), answer(errno.EOPNOTSUPP))
     ]
     yield "fallocate", [*room, DONE]
     yield "close_range", [word(2), *unless_bits(CLOSE_RANGE_UNSHARE)]
@@ -159,13 +161,11 @@ def _judgements(alone: bool, signals_to: int | None) -> Iterable[tuple[str, list
     shown = [word(1), *only([DUMPABLE], answer(errno.EINVAL))]
     death = [word(1), (EQUAL, 0, 1, signal.SIGCONT), REFUSED, DONE]
     adopts = [word(1), *only([ADOPTS])]
-    others = only(PRCTLS, answer(errno.EINVAL))
     judged = ((PR_SET_DUMPABLE, shown), (PR_SET_PDEATHSIG, death), (PR_SET_CHILD_SUBREAPER, adopts))
     which = [step for code, body in judged for step in ((EQUAL, 0, len(body), code), *body)]
-    yield "prctl", [word(0), *which, *others]
+    yield "prctl", [word(0), *which, *only(PRCTLS, answer(errno.EINVAL))]
     yield "fcntl", [word(1), *only(FCNTLS)]
-    first = [(EQUAL, 0, 1, 1), REFUSED, DONE]  # the first of its namespaces is ours
-    own = first if alone else only([0, os.getpid()])
+    own = [*each([1], REFUSED), DONE] if alone else only([0, os.getpid()])  # 1 is the walls' own
     for name in OF_A_PROCESS:
         yield name, [word(0), *own]
     yield "setpriority", [word(0), (EQUAL, 1, 0, PRIO_PROCESS), REFUSED, word(1), *own]
