@@ -438,3 +438,90 @@ def test_where_proc_hides_processes_there_is_no_wall(monkeypatch: pytest.MonkeyP
     (line,) = (line for line in doctor.walls() if line.what == "usual sandbox level")
     assert line.found == "0 (none)"
     assert "mount -o remount,hidepid=0 /proc" in line.next
+
+
+ON_OLDER_KERNELS = """
+import contextlib, ctypes, json, os, pty, signal, socket, sys
+from pathlib import Path
+from harness.process.sandbox import enter, landlock, readable
+top, real, house = Path(sys.argv[1]), landlock.abi(), os.getpid()
+own, far, shown = top / "own", top / "far", top / "shown"
+libc = ctypes.CDLL(None, use_errno=True)
+_, terminal = pty.openpty()
+listens = socket.socket(socket.AF_UNIX)
+listens.bind("")  # any abstract name
+listens.listen()
+readable.readable_paths()
+def call(value):
+    if value < 0:
+        raise OSError(ctypes.get_errno(), "refused")
+def runs(path):
+    if not (child := os.fork()):
+        with contextlib.suppress(OSError):
+            os.execv(path, ["program"])
+        os._exit(1)
+    call(-os.waitpid(child, 0)[1])
+def sends(fd):
+    signal.pidfd_send_signal(fd, 0)
+def doors(folder):
+    file, mine, new = folder / "file", own / "file", folder / "new"
+    for access in range(4):
+        for more in (0, os.O_TRUNC, os.O_TRUNC | os.O_CREAT):
+            yield f"open {access:o} {more:o}", lambda flags=access | more: os.open(file, flags)
+    yield "truncate", lambda: os.truncate(file, 5)
+    yield "make", lambda: os.open(new, os.O_CREAT)
+    yield "nameless", lambda: os.open(folder, os.O_TMPFILE | os.O_RDWR)
+    yield "mkdir", lambda: os.mkdir(new)
+    yield "fifo", lambda: os.mkfifo(new)
+    yield "bind", lambda: socket.socket(socket.AF_UNIX).bind(str(new))
+    yield "symlink", lambda: os.symlink("file", new)
+    yield "link out", lambda: os.link(mine, new)
+    yield "link in", lambda: os.link(file, own / "new")
+    yield "rename", lambda: os.rename(file, new)
+    yield "rename out", lambda: os.rename(mine, new)
+    yield "rename in", lambda: os.rename(file, own / "new")
+    yield "exchange", lambda: call(libc.renameat2(-100, bytes(file), -100, bytes(mine), 2))
+    yield "unlink", lambda: os.unlink(file)
+    yield "list", lambda: os.listdir(folder)
+    yield "run", lambda: runs(folder / "program")
+def others():
+    for path in (os.ttyname(terminal), "/dev/ptmx", f"/proc/{house}/environ"):
+        for access in range(4):
+            yield f"{path} {access}", lambda p=path, a=access: os.open(p, a | os.O_NOCTTY)
+    yield "kill", lambda: os.kill(house, 0)
+    yield "kill a group", lambda: os.killpg(os.getpgid(house), 0)
+    yield "tkill", lambda: call(libc.syscall(200 if os.uname().machine == "x86_64" else 130, house, 0))
+    yield "tgkill", lambda: call(libc.tgkill(house, house, 0))
+    yield "pidfd_send_signal", lambda: sends(os.pidfd_open(house))
+    yield "connect", lambda: socket.socket(socket.AF_UNIX).connect(listens.getsockname())
+def opened(tries):
+    for name, door in tries:
+        with contextlib.suppress(OSError):
+            door()
+            yield name
+for abi in range(1, real + 1):
+    if not os.fork():
+        os.setsid()
+        landlock.abi = lambda: abi
+        enter.enter(enter.Rules(level=1, rw=(own,), ro=(shown,)))
+        found = {"far": list(opened(doors(far))), "shown": list(opened(doors(shown)))}
+        os.kill(os.getpid(), 0)
+        print(json.dumps([abi, {**found, "others": list(opened(others()))}]), flush=True)
+        os._exit(0)
+    os.wait()
+"""
+
+
+@needs_level_1
+def test_no_older_kernel_leaves_a_door_open(tmp_path: Path) -> None:
+    """Simulated: today's Landlock is asked for no more than an older one knows."""
+    for folder in ("own", "far", "shown"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "file").write_text("a rival's row")
+        (tmp_path / folder / "program").write_text("#!/bin/sh\n")
+        (tmp_path / folder / "program").chmod(0o755)
+    words = [sys.executable, "-c", ON_OLDER_KERNELS, str(tmp_path)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=ROOT, timeout=60)
+    found = dict(map(json.loads, done.stdout.splitlines()))
+    shut = {"far": [], "shown": ["open 0 0", "list", "run"], "others": []}
+    assert found == dict.fromkeys(range(1, landlock.abi() + 1), shut), done.stderr

@@ -74,9 +74,11 @@ NEVER = {
 class Filter:
     """One filter and what it answers."""
 
-    def __init__(self, machine: str, alone: bool = False, signals_to: int | None = None) -> None:
+    def __init__(
+        self, machine: str, alone: bool = False, held: tuple[str, ...] = ("cuts", "signals")
+    ) -> None:
         self.column, self.arch = seccomp.ARCHES[machine]
-        self.program = seccomp.filter_program(machine, alone, signals_to)
+        self.program = seccomp.filter_program(machine, alone, *held)
 
     def __call__(self, name: str, *words: int) -> int:
         number = next(table[name] for table in TABLES if name in table)[self.column]
@@ -182,6 +184,11 @@ def test_arguments_decide(machine: str) -> None:
         assert found.allows("openat", 0, 0, 2 | more)
         assert not found.allows("openat", 0, 0, 3 | more)
         assert not found.has("open") or not found.allows("open", 0, 3 | more)
+    for more in (0o1000, 0o1100):  # to cut: who may write
+        assert found.allows("openat", 0, 0, 1 | more, 0o600)
+        assert found.allows("openat", 0, 0, 2 | more, 0o600)
+        assert not found.allows("openat", 0, 0, more, 0o600)
+        assert not found.has("open") or not found.allows("open", 0, more, 0o600)
     assert found.allows("mknodat", 0, 0, 0o010600)
     for kind in (0o020600, 0o060600, 0o100600, 0o014600):  # devices, a file, set-user-id
         assert not found.allows("mknodat", 0, 0, kind)
@@ -217,12 +224,19 @@ def test_among_others_a_process_schedules_itself_only(machine: str) -> None:
 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_an_old_kernel_lets_a_process_signal_itself_only(machine: str) -> None:
-    found = Filter(machine, signals_to=77)
+    found = Filter(machine, held=("cuts",))
     for name in seccomp.SIGNALS:
-        assert found.allows(name, 77)
-        for other in (78, 0, -1, -77):
+        assert found.allows(name, os.getpid())
+        for other in (os.getppid(), 0, -1, -os.getpid()):
             assert not found.allows(name, other)
-    assert not found.allows("pidfd_send_signal", 77)  # a descriptor: anybody's
+    assert not found.allows("pidfd_send_signal", os.getpid())  # a descriptor: anybody's
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_an_old_kernel_lets_no_file_be_cut_by_its_path(machine: str) -> None:
+    assert not Filter(machine, held=()).allows("truncate")
+    assert Filter(machine, held=("cuts",)).allows("truncate")
+    assert Filter(machine, alone=True, held=()).allows("truncate")
 
 
 @pytest.mark.parametrize("machine", MACHINES)

@@ -206,10 +206,8 @@ def enter(rules: Rules, line: int | None = None) -> None:
         resource.setrlimit(kind, (most, most))
     drop_capabilities()
     landlock.restrict(grants(rules))
-    # Without namespaces and scopes of Landlock, a process may signal itself only.
-    alone = rules.level == 2
-    scoped = alone or landlock.abi() >= landlock.SCOPES_FROM
-    seccomp.load(alone, signals_to=None if scoped else os.getpid())
+    held = {"cuts": landlock.CUTS_FROM, "signals": landlock.SCOPES_FROM}
+    seccomp.load(rules.level == 2, *(w for w, abi in held.items() if landlock.abi() >= abi))
 
 
 def share_of_processes(strangers: int) -> int:

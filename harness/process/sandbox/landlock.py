@@ -23,7 +23,8 @@ USE = READ_FILE | READ_DIR | WRITE_FILE  # what is there, and nothing new
 DEVICE = USE | IOCTL_DEV
 NET_TCP = 0b11  # bind, connect
 SCOPE_ABSTRACT_UNIX, SCOPE_SIGNAL = 1, 2  # CUDA IPC works without
-NET_FROM, SCOPES_FROM = 4, 6  # ABI that knows TCP, that scopes signals and abstract sockets
+#: ABI that knows truncation, TCP, that scopes signals and abstract sockets.
+CUTS_FROM, NET_FROM, SCOPES_FROM = 3, 4, 6
 PATH_BENEATH = 1  # LANDLOCK_RULE_PATH_BENEATH
 
 

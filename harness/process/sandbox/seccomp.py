@@ -10,7 +10,7 @@ import os
 import platform
 import signal
 import struct
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 from harness.process.process_tree import checked, libc
 from harness.process.sandbox import system_calls
@@ -32,8 +32,9 @@ CLONE_PARENT, CLONE_NEW_ANYTHING = 0x8000, 0x7E020080
 CLONE_THREAD, THREAD_AND_FILES, CLOSE_RANGE_UNSHARE = 0x10000, 0x10400, 2
 SIGNALS_OR_THREAD, CLONE_SIGHAND = 0x10800, 0x800
 MAKES_A_FILE = 0x40 | 0x400000  # O_CREAT, O_TMPFILE
-#: Neither to read nor to write, for ioctl alone: Landlock asks nothing of it, whatever the file.
-ACCESS, UNASKED = 0o3, (0o3,)
+#: Neither to read nor to write, for ioctl alone, of which Landlock asks nothing, whatever the file;
+#: and O_TRUNC of what is not opened for writing: before ABI 3 it takes that for reading.
+ACCESS, UNASKED = 0o1003, (0o3, 0o1003, 0o1000)
 #: A file made with these bits runs as its owner, whoever starts it.
 SET_ID_BITS = 0o6000
 ALL_BUT_MODE, NAMED_PIPE = 0o177777 & ~0o1777, 0o010000
@@ -92,12 +93,12 @@ def unless_bits(bits: int) -> list[Instruction]:
     return [(ANY_BIT, 0, 1, bits), REFUSED, DONE]
 
 
-def filter_program(machine: str, alone: bool, signals_to: int | None = None) -> list[Instruction]:
+def filter_program(machine: str, alone: bool, *held: str) -> list[Instruction]:
     """BPF that lets through what system_calls.py allows.
 
     alone: the process sees none but its own (level 2), so that it may schedule and signal all it
-    sees. signals_to: the only process that may be signalled, where neither that holds nor Landlock
-    scopes signals.
+    sees. held: what Landlock holds here of "cuts" and "signals"; else no file is cut by its
+    path, and a process signals itself only.
     """
     column, arch = ARCHES[machine]
     absent = answer(errno.ENOSYS)
@@ -120,13 +121,13 @@ def filter_program(machine: str, alone: bool, signals_to: int | None = None) -> 
     for table, instruction in tables:
         numbers = (call[column] for call in table.values())
         program += each((n for n in numbers if n is not None), instruction)
-    for name, body in _judgements(alone, signals_to):
+    for name, body in _judgements(alone, held):
         if (number := JUDGED[name][column]) is not None:
             program += [(EQUAL, 0, len(body), number), *body]
     return [*program, REFUSED]
 
 
-def _judgements(alone: bool, signals_to: int | None) -> Iterable[tuple[str, list[Instruction]]]:
+def _judgements(alone: bool, held: Container[str]) -> Iterable[tuple[str, list[Instruction]]]:
     """(name, what decides its calls): each body ends in a return on every way."""
     for name, mode in (("open", 2), ("openat", 3)):  # without these flags there is no mode
         how = [word(mode - 1), (AND, 0, 0, ACCESS), *each(UNASKED, REFUSED), word(mode - 1)]
@@ -170,12 +171,13 @@ def _judgements(alone: bool, signals_to: int | None) -> Iterable[tuple[str, list
         yield name, [word(0), *own]
     yield "setpriority", [word(0), (EQUAL, 1, 0, PRIO_PROCESS), REFUSED, word(1), *own]
     for name in SIGNALS:
-        yield name, [DONE] if signals_to is None else [word(0), *only([signals_to])]
+        yield name, [DONE] if alone or "signals" in held else [word(0), *only([os.getpid()])]
+    yield "truncate", [DONE if alone or "cuts" in held else REFUSED]  # ninja mends its log by it
 
 
-def load(alone: bool, signals_to: int | None) -> None:
+def load(alone: bool, *held: str) -> None:
     """Load the filter into this process; it is inherited and cannot be taken off."""
-    program = filter_program(platform.machine(), alone, signals_to)
+    program = filter_program(platform.machine(), alone, *held)
     header, kept = packed(program)
     checked("seccomp", libc.prctl(PR_SET_SECCOMP, FILTER_MODE, header, 0, 0), 0)
     del kept

@@ -34,13 +34,12 @@ ALLOWED = _table(
     read:0:63 write:1:64 close:3:57 stat:4:- fstat:5:80 lstat:6:- newfstatat:262:79 statx:332:291
     lseek:8:62 pread64:17:67 pwrite64:18:68 readv:19:65 writev:20:66 preadv:295:69 pwritev:296:70
     preadv2:327:286 pwritev2:328:287 access:21:- faccessat:269:48 faccessat2:439:439 pipe:22:-
-    pipe2:293:59 dup:32:23 dup2:33:- dup3:292:24 copy_file_range:326:285
-    fsync:74:82 fdatasync:75:83 sync_file_range:277:84 truncate:76:45 ftruncate:77:46
-    getdents:78:- getdents64:217:61 getcwd:79:17 chdir:80:49 fchdir:81:50
-    rename:82:- renameat:264:38 renameat2:316:276 mkdir:83:- mkdirat:258:34 rmdir:84:- link:86:-
-    linkat:265:37 unlink:87:- unlinkat:263:35 symlink:88:- symlinkat:266:36 readlink:89:-
-    readlinkat:267:78 umask:95:166 statfs:137:43 fstatfs:138:44 flock:73:32 fadvise64:221:223
-    readahead:187:213
+    pipe2:293:59 dup:32:23 dup2:33:- dup3:292:24 copy_file_range:326:285 fsync:74:82
+    fdatasync:75:83 sync_file_range:277:84 ftruncate:77:46 getdents:78:- getdents64:217:61
+    getcwd:79:17 chdir:80:49 fchdir:81:50 rename:82:- renameat:264:38 renameat2:316:276 mkdir:83:-
+    mkdirat:258:34 rmdir:84:- link:86:- linkat:265:37 unlink:87:- unlinkat:263:35 symlink:88:-
+    symlinkat:266:36 readlink:89:- readlinkat:267:78 umask:95:166 statfs:137:43 fstatfs:138:44
+    flock:73:32 fadvise64:221:223 readahead:187:213
     """
     # memory of its own
     """
@@ -107,7 +106,7 @@ JUDGED = _table(
     connect:42:203 clone:56:220 ioctl:16:29 fcntl:72:25 prctl:157:167 setpriority:141:140
     prlimit64:302:261 fallocate:285:47 sched_setscheduler:144:119 sched_setparam:142:118
     sched_setattr:314:274 sched_setaffinity:203:122 kill:62:129 tkill:200:130 tgkill:234:131
-    rt_sigqueueinfo:129:138 rt_tgsigqueueinfo:297:240 close_range:436:436
+    rt_sigqueueinfo:129:138 rt_tgsigqueueinfo:297:240 close_range:436:436 truncate:76:45
     """
 )
 #: From here on all numbers are newer than these tables: ABSENT.
