@@ -525,3 +525,25 @@ def test_no_older_kernel_leaves_a_door_open(tmp_path: Path) -> None:
     found = dict(map(json.loads, done.stdout.splitlines()))
     shut = {"far": [], "shown": ["open 0 0", "list", "run"], "others": []}
     assert found == dict.fromkeys(range(1, landlock.abi() + 1), shut), done.stderr
+
+
+@needs_level_1
+def test_what_is_an_order_or_a_key_is_not_read(tmp_path: Path) -> None:
+    """As root at level 1, to read /sys/class/zram-control/hot_add made a disk; it is only opened here."""
+    asked = [p for p in Path("/sys/class").glob("*/*") if p.is_file() and not p.is_symlink()]
+    asked += [p for p in Path("/proc/sys/net").glob("*/*") if p.is_file()]
+    links = list(Path("/sys/class/mem").glob("*/dev"))
+    opens = f"""
+import os
+for path in {[str(path) for path in (*asked, *links, "/proc/sys/kernel/ostype")]}:
+    try:
+        os.close(os.open(path, os.O_RDONLY))
+        print(path)
+    except OSError:
+        pass
+print(*(f"/sys/class/{{name}}" for name in os.listdir("/sys/class")))
+"""
+    done = run_walled(enter.Rules(level=1, rw=(tmp_path,)), [sys.executable, "-c", opens])
+    *found, listed = done.stdout.splitlines()
+    assert found == [*map(str, links), "/proc/sys/kernel/ostype"], done.stderr
+    assert set(listed.split()) == set(map(str, Path("/sys/class").iterdir()))

@@ -128,15 +128,12 @@ def usual_level() -> int:
 
 def grants(rules: Rules) -> Iterable[tuple[Path, int]]:
     """(path, Landlock's rights): system files to read, devices and its own /proc entry to use."""
-    if walled := rules.level == 2:  # nothing is in sight but what may be read
-        yield Path("/"), landlock.READ
-    else:
-        for path in readable.readable_paths():
-            yield path, landlock.READ
-        for name in readable.PROC_FACTS.split():
-            yield Path("/proc", name), landlock.READ
-    for path in rules.ro:
-        yield path, landlock.READ
+    walled = rules.level == 2  # nothing is in sight but what may be read
+    facts = (Path("/proc", name) for name in readable.PROC_FACTS.split())
+    shown = [Path("/")] if walled else [*readable.readable_paths(), *facts]
+    for path in (*shown, *rules.ro):
+        # Links to /sys/devices; to read a file beside them may be an order, as zram-control's is.
+        yield path, landlock.READ_DIR if path == Path("/sys/class") else landlock.READ
     for path in (*rules.rw, *rules.fresh, *(private_root.SHARED if walled else ())):
         yield path, landlock.OWN
     for device in readable.devices(rules.devices):

@@ -46,8 +46,10 @@ ETC = (
     "locale.alias locale.conf ssl/openssl.cnf"
 )
 SYS = "/sys/devices /sys/bus /sys/class /sys/dev /sys/module /sys/kernel/mm"
-#: Not /proc itself: its other entries hold every process's environment and command line.
-PROC_FACTS = "cpuinfo meminfo stat version devices modules filesystems loadavg uptime driver sys"
+#: Not /proc itself: its other entries hold every process's environment and command line; nor
+#: /proc/sys/net, which holds keys.
+PROC_FACTS = "cpuinfo meminfo stat version devices modules filesystems loadavg uptime driver "
+PROC_FACTS += "sys/abi sys/crypto sys/fs sys/kernel sys/vm"
 ENVIRONMENT = ("bin", "include", "lib", "lib64", "share", "pyvenv.cfg")  # of a venv
 TOOLCHAIN = "bin include lib lib32 lib64 libexec nvvm targets *-linux-gnu"  # of a compiler's prefix
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
