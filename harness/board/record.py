@@ -30,6 +30,7 @@ from typing import Any, TypeVar
 
 from pydantic import ConfigDict, ValidationError
 
+from harness import PROTOCOL
 from harness.catalog.suites import by_sha256, is_asked
 from harness.errors import StorageError
 from harness.problems import PROBLEMS
@@ -185,9 +186,16 @@ def parse(raw: bytes, path: Path = Path()) -> Result:
         raise ValueError(_reason(error)) from error
     if result.problem not in PROBLEMS:  # what it computes gives the figures their meaning
         raise ValueError(f"problem: {result.problem[:80]!r} is unknown here")
+    _must_have_come(result)
     is_asked(result)
     vars(result)["path"] = path
     return result
+
+
+def _must_have_come(line: Front) -> None:
+    """ValueError where it is a later checkout's: by what rules, nobody here knows."""
+    if line.protocol > PROTOCOL:
+        raise ValueError(f"protocol {line.protocol} is newer than this checkout's {PROTOCOL}")
 
 
 def heads(results_dir: Path) -> tuple[list[Head], list[BadLine]]:
@@ -206,6 +214,7 @@ def heads(results_dir: Path) -> tuple[list[Head], list[BadLine]]:
             try:
                 where = {"path": path, "number": number, "offset": offset}
                 head = Head.model_validate(_checked_fields(raw, HEAVY_START) | where)
+                _must_have_come(head)
                 names = asked.setdefault((path, head.gpu, head.suite_sha256, head.protocol), {})
                 nth = names.setdefault(head.config, len(names))
                 if nth >= MOST_CASES + MOST_HIDDEN and head.suite_sha256 not in by_sha256():

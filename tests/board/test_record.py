@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from harness import PROTOCOL
 from harness.board import query, record, rivals
 from harness.board.history import history
 from harness.board.rank import leaderboard
@@ -232,6 +233,7 @@ def samples_of(*calls_ms: float | str, **changes: object) -> list[dict[str, obje
         {"gpu": "g" * 300},
         {"protocol": 0},
         {"protocol": 10**400},
+        {"protocol": PROTOCOL + 1},
         {"status": "WONDERFUL"},
         {"date": "2026-13-1"},
         {"date": "2026-11-31"},
@@ -257,6 +259,18 @@ def test_a_row_that_no_run_writes_is_named_and_hides_nobody(
     assert len(results) == len(honest)
     assert history(heads)
     markdown.render(leaderboard(results), {}, "")
+
+
+def test_a_newer_checkout_s_line_says_so(tmp_path: Path) -> None:
+    """By its protocol, which would stand before ours on every board."""
+    line = forged(result(), protocol=PROTOCOL + 1)
+    (tmp_path / "x.jsonl").write_text(line + forged(result(), protocol=PROTOCOL))
+    found, bad = record.heads(tmp_path)
+    assert [head.number for head in found] == [2]
+    newer = f"protocol {PROTOCOL + 1} is newer than this checkout's {PROTOCOL}"
+    assert [(each.number, each.reason) for each in bad] == [(1, newer)]
+    with pytest.raises(ValueError, match=f"^{newer}$"):
+        record.parse(line.strip().encode())
 
 
 def test_what_no_board_shows_stands_in_no_history(tmp_path: Path) -> None:

@@ -461,7 +461,7 @@ def test_resume_asks_for_source_suite_protocol_and_a_verdict(tmp_path: Path) -> 
         {"entry": "alone"},
         {"entry": "failed", "status": Status.INCORRECT},
         {"entry": "stopped", "status": Status.INTERRUPTED},
-        {"entry": "older", "protocol": PROTOCOL + 1},
+        {"entry": "older", "protocol": PROTOCOL - 1},
         {"entry": "elsewhere", "suite_sha256": "0" * 64},
         {"entry": "other-gpu", "machine": H200.model_copy(update={"gpu": "NVIDIA A100"})},
     ):

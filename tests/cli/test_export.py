@@ -755,7 +755,7 @@ def test_its_records_are_those_of_the_rows_shown(tmp_path: Path) -> None:
     rows = [line for line in run_of({"a": 0.9}) if line.entry == "a"]
     for line in rows:
         record.append(tmp_path, line)
-        for change in ({"gpu": "Zfast"}, {"suite_sha256": "e" * 64}, {"protocol": 9}):
+        for change in ({"gpu": "Zfast"}, {"suite_sha256": "e" * 64}, {"protocol": 2}):
             machine = line.machine.model_copy(update={"gpu": change.get("gpu", line.gpu)})
             other = line.model_copy(update={**change, "machine": machine, "speedup": None})
             record.append(tmp_path, other)

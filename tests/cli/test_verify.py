@@ -95,7 +95,7 @@ def test_no_row_of_another_suite_or_shape_stands_beside_it(
     """A baseline's row of any hash, on a shape of its writer's, made any speed-up again."""
     base = next(r for r in lines if r.entry == "sdpa_cudnn")
     long = base.case.model_copy(update={"seqlen": 9000})
-    for n, changes in enumerate(({"suite_sha256": "0" * 64}, {"case": long}, {"protocol": 9})):
+    for n, changes in enumerate(({"suite_sha256": "0" * 64}, {"case": long}, {"protocol": 2})):
         other = [r.model_copy(update=changes) if r is base else r for r in lines]
         write(tmp_path / str(n), other)
         assert call(verify, "verify", tmp_path / str(n), "mine", "--audit-only") == 3
@@ -281,7 +281,7 @@ def test_what_cannot_be_measured_again_says_why(tmp_path: Path, lines: list[Resu
     now = [r.model_copy(update={"protocol": PROTOCOL}) for r in mine]
     assert verify.obstacle(now, H200, tmp_path) == ""
     assert "protocol" in verify.obstacle(
-        [r.model_copy(update={"protocol": 99}) for r in mine], H200, tmp_path
+        [r.model_copy(update={"protocol": 1}) for r in mine], H200, tmp_path
     )
     assert "this is cpu" in verify.obstacle(now, Machine(), tmp_path)
     on_cpu = [r.model_copy(update={"machine": CPU, "gpu": "cpu"}) for r in now]
