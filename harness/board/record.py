@@ -21,6 +21,7 @@ import json
 import os
 import re
 import tempfile
+import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -48,6 +49,7 @@ CRC_MARK = b',"crc32":"'
 #: ,"crc32":"1a2b3c4d"}
 CRC_BYTES = len(CRC_MARK) + 8 + 2
 MOST_BAD = 100  # lines of a file until it is read no further
+DAY_S = 86_400.0  # by which the clock of the machine that measured may be off
 MOST_NESTED = 1 << 19  # lists and objects of a line: 80,000 of the longest row, and its texts
 
 
@@ -193,9 +195,11 @@ def parse(raw: bytes, path: Path = Path()) -> Result:
 
 
 def _must_have_come(line: Front) -> None:
-    """ValueError where it is a later checkout's: by what rules, nobody here knows."""
+    """ValueError: of a later checkout, or of a later day, before which nothing would count."""
     if line.protocol > PROTOCOL:
         raise ValueError(f"protocol {line.protocol} is newer than this checkout's {PROTOCOL}")
+    if line.date > time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + DAY_S)):
+        raise ValueError(f"date {line.date} has not come: its machine's clock, or ours, is wrong")
 
 
 def heads(results_dir: Path) -> tuple[list[Head], list[BadLine]]:

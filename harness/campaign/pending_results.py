@@ -24,7 +24,6 @@ NO_WORD = frozenset({Status.INTERRUPTED, Status.HARNESS_ERROR})
 #: Of these the verdict leans on who was timed beside them.
 TIMED = CONCLUDED | {Status.CONTENDED}
 MOST_REASON = 9_000  # letters, whoever told it: a fault's 8,000 (messages.py) and ours
-DAY_S = 86_400.0  # by which the clock of a node may be behind
 
 
 def _of_kind(unit: Unit) -> Machine:
@@ -82,7 +81,7 @@ class PendingResults:
         Raises ValueError for a row nobody asked for, for more copies than rows, and where a row of
         the case contradicts itself; then none of them counts.
         """
-        days = dates_between(self._began - DAY_S, time.time())
+        days = dates_between(self._began - record.DAY_S, time.time())
         if result.entry not in self._owed or result.config not in self.unit.request.cases:
             of = f"{shown(result.entry)} on {shown(result.config)}"
             raise ValueError(f"nobody asked for it: {of}")

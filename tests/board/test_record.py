@@ -7,6 +7,7 @@ import json
 import math
 import os
 import re
+import time
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -240,6 +241,8 @@ def samples_of(*calls_ms: float | str, **changes: object) -> list[dict[str, obje
         {"date": "2025-02-29T01:00:00Z"},
         {"date": "2026-11-22T99:99:99Z"},
         {"date": "9" * 1000},
+        {"date": "9999-12-31"},
+        {"date": "9999-12-31T23:59:59Z", "samples": "none"},
         {"run": "r" * 400},
         {"machine": {"gpu": "NVIDIA H200", "sms": 132, "capability": "x.y"}},
         {"machine": {"gpu": "x" * 300, "sms": 132}},
@@ -261,16 +264,21 @@ def test_a_row_that_no_run_writes_is_named_and_hides_nobody(
     markdown.render(leaderboard(results), {}, "")
 
 
-def test_a_newer_checkout_s_line_says_so(tmp_path: Path) -> None:
-    """By its protocol, which would stand before ours on every board."""
-    line = forged(result(), protocol=PROTOCOL + 1)
-    (tmp_path / "x.jsonl").write_text(line + forged(result(), protocol=PROTOCOL))
+def test_what_has_not_come_says_so(tmp_path: Path) -> None:
+    """A newer checkout's records, and a wrong clock's; of a day nobody asks."""
+    now = time.time()
+    dates = [time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now + s)) for s in (80_000, 90_000)]
+    told = [{"protocol": PROTOCOL}, {"protocol": PROTOCOL + 1}, *({"date": date} for date in dates)]
+    told.append({"date": dates[0][:10]})
+    (tmp_path / "x.jsonl").write_text("".join(forged(result(), **each) for each in told))
     found, bad = record.heads(tmp_path)
-    assert [head.number for head in found] == [2]
+    assert [head.number for head in found] == [1, 3, 5]
     newer = f"protocol {PROTOCOL + 1} is newer than this checkout's {PROTOCOL}"
-    assert [(each.number, each.reason) for each in bad] == [(1, newer)]
-    with pytest.raises(ValueError, match=f"^{newer}$"):
-        record.parse(line.strip().encode())
+    late = f"date {dates[1]} has not come: its machine's clock, or ours, is wrong"
+    assert [(line.number, line.reason) for line in bad] == [(2, newer), (4, late)]
+    for each, why in ((told[1], newer), (told[3], late)):
+        with pytest.raises(ValueError, match=f"^{re.escape(why)}$"):
+            record.parse(forged(result(), **each).strip().encode())
 
 
 def test_what_no_board_shows_stands_in_no_history(tmp_path: Path) -> None:
@@ -311,8 +319,8 @@ def test_a_run_that_was_merged_twice_counts_once(tmp_path: Path) -> None:
 def test_many_lines_that_are_no_rows_are_read_once_each(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_all(tmp_path, run_of({"mine": 0.9}, date="2026-11-20"))
-    changes = ({"run": f"r{n}", "date": f"2026-11-{n:02}", "samples": "no"} for n in range(21, 29))
+    write_all(tmp_path, run_of({"mine": 0.9}, date="2026-10-20"))
+    changes = ({"run": f"r{n}", "date": f"2026-10-{n:02}", "samples": "no"} for n in range(21, 29))
     timed = result("mine", speedup=Speedup(against="sdpa_cudnn", value=1.0, low=0.9, high=1.1))
     (tmp_path / "x.jsonl").write_text("\n".join(forged(timed, **one) for one in changes))
     heads, _ = record.heads(tmp_path)
@@ -766,7 +774,7 @@ def test_a_damaged_copy_of_a_line_hides_no_row_beside_others(tmp_path: Path) -> 
         return (query.SharedRuns(heads)(*asked), [r.entry for r in libraries(mine)], beside)
 
     before = found(heads)
-    late = {"samples": "none", "date": "2099-01-01"}
+    late = {"samples": "none", "date": "2026-11-22"}
     for n, changes in enumerate((late, {"samples": "none"})):
         lines = (forged(row, **changes) for row in rows)
         (tmp_path / "nvidia-h200" / f"x{n}.jsonl").write_text("".join(lines))

@@ -368,7 +368,7 @@ def test_verify_judges_each_run_of_the_first_board(
     copy = shutil.copytree(pair, tmp_path / "copy")
     lines = (copy / PACKAGE / "forward.jsonl").read_bytes()
     later = record.parse(lines.splitlines()[0]).model_copy(
-        update={"run": "r9", "date": "2026-12-31", "suite": "another"}
+        update={"run": "r9", "date": "2026-11-22", "suite": "another"}
     )
     path = record.append(tmp_path / "later", later)
     (copy / PACKAGE / "forward.jsonl").write_bytes(lines + path.read_bytes())
