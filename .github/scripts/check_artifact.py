@@ -36,7 +36,7 @@ from harness.catalog.suites import load_suite  # noqa: E402
 from harness.errors import HarnessError, StorageError  # noqa: E402
 from harness.judge.secret import Secret  # noqa: E402
 from harness.measure.audit import Asked, audited, dates_between  # noqa: E402
-from harness.measure.gpu_specs import misnamed, part_of  # noqa: E402
+from harness.measure.gpu_specs import part_of  # noqa: E402
 from harness.measure.verdict import asked_facts  # noqa: E402
 from harness.problems import get_problem  # noqa: E402
 from harness.problems.shapes import hidden_cases  # noqa: E402
@@ -220,7 +220,7 @@ def _of_run(result: Result, expected: Expected) -> list[str]:
         ),
         f"{machine.gpu} with {machine.sms} SMs of {machine.capability} is no GPU of "
         "harness/measure/gpu_specs.py: what it can do at most is not known": (
-            part is not None and not misnamed(machine)
+            part is not None and machine.gpu in part.names
         ),
     }
     return [why for why, fine in checks.items() if not fine]

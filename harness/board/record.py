@@ -34,6 +34,7 @@ from pydantic import ConfigDict, ValidationError
 from harness import PROTOCOL
 from harness.catalog.suites import by_sha256, is_asked
 from harness.errors import StorageError
+from harness.measure.gpu_specs import unlike
 from harness.problems import PROBLEMS
 from harness.process.sandbox.folders import files_below, is_own, plain
 from harness.process.text import dumps, each_once, plain_text, shown
@@ -189,6 +190,9 @@ def parse(raw: bytes, path: Path = Path()) -> Result:
     if result.problem not in PROBLEMS:  # what it computes gives the figures their meaning
         raise ValueError(f"problem: {result.problem[:80]!r} is unknown here")
     _must_have_come(result)
+    told = result.machine.model_copy(update={"gpu": result.gpu})  # by which boards go
+    if told.has_gpu and (why := unlike(told)):  # its peak would be another's, or nobody's
+        raise ValueError(why)
     is_asked(result)
     vars(result)["path"] = path
     return result

@@ -84,17 +84,23 @@ def part_of(machine: Machine) -> Part | None:
     return next((part for part in same if machine.gpu in part.names), next(iter(same), None))
 
 
+def unlike(machine: Machine) -> str:
+    """Why it is not the known GPU whose name it bears, or an empty string."""
+    named = [part for part in PARTS if machine.gpu in part.names]
+    facts = f"{machine.sms} SMs of {machine.capability}, {machine.memory_gib:g} GiB"
+    other = named and part_of(machine) not in named
+    return f"{machine.gpu}: none has {facts}" if other else ""
+
+
 def misnamed(machine: Machine) -> str:
     """Why a known GPU's name is none that NVML tells of it, or an empty string."""
     part = part_of(machine)
-    if part is None and any(machine.gpu in known.names for known in PARTS):
-        return f"{machine.gpu}: none has {machine.sms} SMs of {machine.capability}"
     for known in (name for each in PARTS for name in each.names):
         if machine.slug == Machine(gpu=known).slug and machine.gpu != known:
             return f"{machine.gpu}: written as {known} is, it takes its folder of results"
     names = part.names if part else (machine.gpu,)
     said = f"{machine.gpu}: NVML says {' or '.join(names)}, or {__name__} lacks its name"
-    return "" if machine.gpu in names else said
+    return unlike(machine) or ("" if machine.gpu in names else said)
 
 
 def peak_tflops(machine: Machine) -> float | None:

@@ -38,7 +38,17 @@ from harness.problems.shapes import hidden_cases
 from harness.process.sandbox.folders import remove_tree
 from harness.schema import Case, Error, Kind, Result, Slack, Speedup, Status, Telemetry
 from harness.schema.mismatch import Mismatch
-from tests.board.factory import CPU, forged, load, mismatch, of_fields, result, run_of, stretch
+from tests.board.factory import (
+    CPU,
+    H200,
+    forged,
+    load,
+    mismatch,
+    of_fields,
+    result,
+    run_of,
+    stretch,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -245,6 +255,10 @@ def samples_of(*calls_ms: float | str, **changes: object) -> list[dict[str, obje
         {"date": "9999-12-31T23:59:59Z", "samples": "none"},
         {"run": "r" * 400},
         {"machine": {"gpu": "NVIDIA H200", "sms": 132, "capability": "x.y"}},
+        {"machine": H200.model_dump() | {"sms": 131}},
+        {"machine": H200.model_dump() | {"capability": "9.1", "gpu": "Z9"}},
+        {"machine": H200.model_dump() | {"memory_gib": 40.0}},
+        {"gpu": "NVIDIA H100 PCIe"},
         {"machine": {"gpu": "x" * 300, "sms": 132}},
     ],
 )

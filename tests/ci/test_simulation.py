@@ -751,11 +751,11 @@ FORGERIES: dict[str, tuple[Callable[[list[Result]], list[Result]], str]] = {
     ),
     "a chip that nobody knows": (
         lambda r: on_another_chip(r, sms=100_000, capability="99.9"),
-        "NVIDIA H200 with 100000 SMs of 99.9 is no GPU of",
+        "NVIDIA H200: none has 100000 SMs of 99.9, 140 GiB",
     ),
     "a faster chip of the same name": (
         lambda r: on_another_chip(r, sms=148, capability="10.0"),
-        "NVIDIA H200 with 148 SMs of 10.0 is no GPU of",
+        "NVIDIA H200: none has 148 SMs of 10.0, 140 GiB",
     ),
     "a chip of another name": (lambda r: on_another_chip(r, gpu="NVIDIA H300"), "is no GPU of"),
     "a second board for the same chip": (
