@@ -25,19 +25,17 @@ import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import ConfigDict, ValidationError
 
 from harness import PROTOCOL
-from harness.catalog.entrants import known_names
 from harness.catalog.suites import by_sha256, is_asked
 from harness.errors import StorageError
 from harness.measure.gpu_specs import unlike
 from harness.problems import PROBLEMS
-from harness.process.project import base
 from harness.process.sandbox.folders import files_below, is_own, plain
 from harness.process.text import dumps, each_once, plain_text, shown
 from harness.schema import MOST_LINE_BYTES, Front, Kind, Result, Slack, Status
@@ -92,10 +90,6 @@ class Head(Front):
             file.seek(self.offset)
             return file.readline(MOST_LINE_BYTES).strip()  # as `lines` reads it
 
-
-_baselines = cache(lambda: frozenset(known_names(base() / "baselines")))
-#: A line's front, or all of it.
-Line = TypeVar("Line", Head, Result)
 
 # --------------------------------------------------------------------------- writing
 
@@ -212,12 +206,6 @@ def _must_have_come(line: Front) -> None:
         raise ValueError(f"date {line.date} has not come: its machine's clock, or ours, is wrong")
 
 
-def believed(line: Line) -> Line:
-    """The same; a baseline that is not of this checkout is held as a submission is."""
-    told = line.kind is Kind.SUBMISSION or line.entry in _baselines()
-    return line if told else line.model_copy(update={"kind": Kind.SUBMISSION})
-
-
 def heads(results_dir: Path) -> tuple[list[Head], list[BadLine]]:
     """The fronts of a folder or file: 100,000 lines in seconds and in well under 1 GiB."""
     found, bad = list[Head](), list[BadLine]()
@@ -239,7 +227,7 @@ def heads(results_dir: Path) -> tuple[list[Head], list[BadLine]]:
                 nth = names.setdefault(head.config, len(names))
                 if nth >= MOST_CASES + MOST_HIDDEN and head.suite_sha256 not in by_sha256():
                     raise ValueError("its suite is unknown and no suite asks so many shapes")
-                found.append(believed(head))
+                found.append(head)
             except ValueError as error:  # noqa: PERF203 - as above
                 bad.append(BadLine(path, number, _reason(error)))
     return found, bad
@@ -251,7 +239,7 @@ def read(chosen: Iterable[Head]) -> tuple[list[Result], list[BadLine]]:
     both = Head.model_fields.keys() & Result.model_fields.keys()
     for head in chosen:
         try:
-            result = believed(parse(head.line(), head.path))
+            result = parse(head.line(), head.path)
             if any(getattr(head, key) != getattr(result, key) for key in both):
                 raise ValueError("its front does not say what stands behind it")
             results.append(result)
@@ -359,6 +347,8 @@ NO_VERDICT = frozenset(
     | {Status.INTERRUPTED, Status.HARNESS_ERROR}
 )
 VERDICT = 2  # the weight of one
+#: A line's front, or all of it.
+Line = TypeVar("Line", Head, Result)
 
 
 def newest(lines: Iterable[Line]) -> list[Line]:

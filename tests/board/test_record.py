@@ -28,7 +28,6 @@ from harness.board.render import markdown
 from harness.board.store import Store
 from harness.catalog import suites
 from harness.catalog.suites import is_asked, load_suite
-from harness.cli.results import verify
 from harness.cli.results.compare import find_pairs
 from harness.errors import Exit, StorageError
 from harness.judge.secret import Secret
@@ -277,17 +276,6 @@ def test_a_row_that_no_run_writes_is_named_and_hides_nobody(
     assert len(results) == len(honest)
     assert history(heads)
     markdown.render(leaderboard(results), {}, "")
-
-
-def test_a_baseline_of_no_checkout_is_held_as_a_submission_is(tmp_path: Path) -> None:
-    """It had its place whatever it was on hidden shapes, and whosever its outputs were."""
-    told = [result(name, kind=Kind.BASELINE) for name in ("sdpa_cudnn", "mine", "sdpa_cudnn/x")]
-    path = write_all(tmp_path, [*told, result("yours")])
-    kinds = [Kind.BASELINE, *[Kind.SUBMISSION] * 3]
-    heads, _ = record.heads(tmp_path)
-    assert [head.kind for head in heads] == [row.kind for row in record.read(heads)[0]] == kinds
-    assert [verify._line(path, str(n)).kind for n in (1, 2, 3, 4)] == kinds
-    assert record.parse(heads[1].line()) == told[1], "who asked for it asks what it says"
 
 
 def test_what_has_not_come_says_so(tmp_path: Path) -> None:
