@@ -15,7 +15,6 @@ from dataclasses import asdict, dataclass, field, replace
 from harness.board import rivals
 from harness.board.record import Head, newest, of_run, weight
 from harness.board.rivals import NO_GRID, Grid, HiddenLoss, Libraries, direct_on
-from harness.catalog.suites import by_sha256
 from harness.measure import stats
 from harness.measure.stats import Interval
 from harness.measure.stopping import level_of
@@ -251,13 +250,10 @@ def _board(group: Sequence[Result], runs: Runs, beside: Beside, libraries: Libra
 
 
 def _headline(group: Sequence[Result]) -> str:
-    """The suite's own, if it is known; that of most rows, HEADLINE, who was there first."""
-    suite = by_sha256().get(group[0].suite_sha256)
+    """The baseline of most rows; of as many HEADLINE, then the one that was there first."""
     named = Counter(result.speedup.against for result in group if result.speedup)
     first = {r.speedup.against: r.date for r in reversed(group) if r.speedup}
-    own = suite.against if suite else ""
-    weight = {name: (name != own, -named[name], name != HEADLINE, first[name]) for name in named}
-    return min(weight, key=weight.__getitem__, default="")
+    return min(named, key=lambda name: (-named[name], name != HEADLINE, first[name]), default="")
 
 
 def _row(row: Row, configs: Sequence[str], headline: str) -> Row:

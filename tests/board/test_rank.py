@@ -11,10 +11,8 @@ from harness.board import rank
 from harness.board.rank import Board, by_todays_rule, leaderboard
 from harness.board.record import NO_VERDICT, newest
 from harness.board.rivals import direct_on
-from harness.catalog.suites import load_suite
 from harness.measure import stats
 from harness.measure.stats import Interval
-from harness.process.project import HOME
 from harness.schema import Kind, Result, Speedup, Status, Stopping, Suite
 from tests.board.factory import CASES, CPU, H200, result, run_of, timed
 
@@ -215,18 +213,6 @@ def test_one_row_over_another_baseline_takes_nobodys_place() -> None:
     board = only(mine + odd)
     assert board.headline == "sdpa"
     assert [row.entry for row in board.unranked] == ["odd"]
-
-
-def test_a_known_suite_s_baseline_is_the_headline_whoever_says_another() -> None:
-    """Eight handed entries took every honest row's place."""
-    suite = load_suite("fa3", HOME / "configs")
-    known = {"suite_sha256": suite.sha256}
-    names = ["mine", *map("e{}".format, range(8))]
-    over = {name: "nobody" if name != "mine" else suite.against for name in names}
-    rows = [result(n, c, speedup=told(1.1, against=over[n]), **known) for n in names for c in CASES]
-    board = only(rows)
-    assert (board.headline, [row.entry for row in board.exact]) == (suite.against, ["mine"])
-    assert only(rows[len(CASES) :]).headline == "nobody", "where no row stands over its own"
 
 
 def test_without_cudnn_the_suites_own_headline_is_taken() -> None:
