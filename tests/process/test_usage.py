@@ -8,6 +8,7 @@ import inspect
 import itertools
 import mmap
 import os
+import pty
 import re
 import select
 import shutil
@@ -205,17 +206,30 @@ def test_watches_are_counted_and_again_for_files_that_an_interrupt_makes_ready()
             me.look([os.getpid()])
             assert me.watches == before + 4 * (usage.ALARM_WATCHES + before + 22) + 22
             assert 64 * usage.ALARM_WATCHES < usage.MOST_WATCHES, "of forks that have one timer"
-            assert 60 * 30 * usage.ALARM_WATCHES < usage.MOST_WATCHES, "of forks that use the GPU"
         finally:
             for fd in (*made, others[0], pipe, end):
                 os.close(fd)
 
 
-def test_files_of_the_gpu_are_alarms_and_none_of_proc(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Measured on an H200: who waits for an event makes an idle process's ready, 4,000 a second."""
-    links = [("/proc/7/fd/18", "/dev/nvidia0"), ("/proc/7/fd/19", "/dev/nvidiactl")]
-    monkeypatch.setattr(usage, "_followed", lambda *_: links)
-    assert usage.kept([1 << 22]) == (0, 2 * usage.ALARM_WATCHES)
+def test_watches_of_files_of_a_gpu_are_alarms(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measured on an H200: who waits for an event makes an idle process's ready, 4,000 a second.
+
+    A terminal stands for them. Who has many, as forks of a process on the GPU, and watches none has
+    no alarm.
+    """
+    monkeypatch.setattr(usage, "OF_A_GPU", "/dev/pts/")
+    main, terminal = pty.openpty()
+    copies = [os.dup(terminal) for _ in range(20)]
+    me = [os.getpid()]
+    with select.epoll() as epoll:
+        try:
+            before = usage.kept(me)[1]
+            for copy in copies[:3]:
+                epoll.register(copy)
+            assert usage.kept(me)[1] - before == 3 + 3 * (usage.ALARM_WATCHES + before + 3)
+        finally:
+            for fd in (main, terminal, *copies):
+                os.close(fd)
 
 
 NOBODY_ACCEPTS = """

@@ -6,7 +6,7 @@ import itertools
 import os
 import re
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -30,7 +30,7 @@ LINKS = 200_000  # of what it has open or mapped; 60 processes with torch have 4
 #: Files that others may make ready, also of who is stopped (by an interrupt, of a GPU too, a new
 #: host name, their end): each watch of one, of which there is no end, is told in 0.15 us, 660 more
 #: by epolls of epolls. All of a user share fs.epoll.max_user_watches.
-ALARMS = ("/dev/nvidia", "/proc/sys/", "anon_inode:", "pidfd:")
+ALARMS, OF_A_GPU = ("/proc/sys/", "anon_inode:", "pidfd:"), "/dev/nvidia"
 EPOLL, NO_ALARMS = "anon_inode:[eventpoll]", ("anon_inode:[eventpoll]", "anon_inode:[eventfd]")
 ALARM_WATCHES, THROUGH_EPOLLS, MOST_WATCHES = 3, 660, 16_384  # the last: 2.5 ms, of one entrant
 #: What the kernel keeps behind a file of /proc that is open: all of it at once, where it is told of
@@ -214,23 +214,28 @@ def kept(pids: Collection[int], clock: Clock = time.monotonic) -> tuple[int, int
 
     It is nobody's resident memory. Watches: with what an interrupt may tell. Raises Uncounted.
     """
-    kinds, links = ("socket:", "/proc/", *ALARMS), _followed(pids, clock, ("fd",))
+    kinds, links = ("socket:", "/proc/", OF_A_GPU, *ALARMS), _followed(pids, clock, ("fd",))
     found = [(link, name) for link, name in links if name.startswith(kinds)]
     names = [name for _, name in found]
     mappings = sum(name[0] == "/" and name.endswith(MAPPINGS) for name in names)
     listings = sum(LISTING in name for name in names)
     rest = sum(name.startswith("/proc/") for name in names) - mappings - listings
     sockets = _all_sockets(pids, len({name for name in names if name[0] == "s"}))
-    alarms = sum(name.startswith(ALARMS) and name not in NO_ALARMS for name in names)
-    watches = _watches(link for link, name in found if name == EPOLL)
+    gpu = set(_numbers_of(link for link, name in found if name.startswith(OF_A_GPU)))
+    watches, alarms = _watches([link for link, name in found if name == EPOLL], gpu)
+    alarms += sum(name.startswith(ALARMS) and name not in NO_ALARMS for name in names)
     watches += alarms * (ALARM_WATCHES + min(watches, THROUGH_EPOLLS))
     told = listings * LISTING_BYTES + mappings * MAPPINGS_BYTES + rest * PROC_BYTES
     return told + sockets * SOCKET_BYTES, watches
 
 
-def _watches(epolls: Iterable[str]) -> int:
-    """How many these have, and they are; no more are counted than it takes to be too many."""
-    total = 0
+def _watches(epolls: Iterable[str], gpu: Container[int]) -> tuple[int, int]:
+    """How many these have, and they are; how many are at files of `gpu`, by number.
+
+    No more are counted than it takes to be too many. A process has dozens of a GPU's files, which
+    its forks inherit and nobody watches.
+    """
+    total = at_gpu = 0
     for link in epolls:
         try:
             told = Path(link.replace("/fd/", "/fdinfo/")).read_bytes()
@@ -240,7 +245,14 @@ def _watches(epolls: Iterable[str]) -> int:
             continue
         if (total := total + 1 + told.count(b"\ntfd:")) > MOST_WATCHES:
             break
-    return total
+        at_gpu += sum(int(number, 16) in gpu for number in re.findall(rb" ino:(\w+)", told))
+    return total, at_gpu
+
+
+def _numbers_of(links: Iterable[str]) -> Iterator[int]:
+    for link in links:
+        with contextlib.suppress(OSError):  # closed meanwhile
+            yield Path(link).stat().st_ino
 
 
 def _all_sockets(pids: Iterable[int], known: int) -> int:
