@@ -16,6 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -426,19 +427,21 @@ def test_rows_are_filed_once_and_a_day_that_is_over_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out, results = tmp_path / "out", tmp_path / "results"
-    monkeypatch.setattr(evidence.time, "strftime", lambda *_: "2026-12-02")
-    for number, day in enumerate(("2026-11-30", "2026-12-01", "2026-12-02")):
+    monkeypatch.setattr(
+        evidence, "time", SimpleNamespace(strftime=lambda *_: "2026-11-02", gmtime=time.gmtime)
+    )
+    for number, day in enumerate(("2026-10-30", "2026-11-01", "2026-11-02")):
         record.append(out / "results", result("a", run=str(number), date=f"{day}T10:00:00Z"))
     chip = results / H200.slug
     chip.mkdir(parents=True)
-    (chip / "2026-11-30.jsonl").write_bytes(b"")
-    mine = next((out / "results").rglob("*2026-12-02*"))
-    (chip / "2026-12-02.jsonl").write_bytes(mine.read_bytes())
+    (chip / "2026-10-30.jsonl").write_bytes(b"")
+    mine = next((out / "results").rglob("*2026-11-02*"))
+    (chip / "2026-11-02.jsonl").write_bytes(mine.read_bytes())
     mine.write_bytes(mine.read_bytes() + mine.read_bytes() + b'{"run":"cut')
     told = evidence.gather(out, results)
     assert "next: python run.py rank" in told
     count = {path.name: path.read_bytes().count(b"\n") for path in sorted(chip.iterdir())}
-    assert count == {"2026-11-30.jsonl": 0, "2026-12-01.jsonl": 1, "2026-12-02.jsonl": 2}
+    assert count == {"2026-10-30.jsonl": 0, "2026-11-01.jsonl": 1, "2026-11-02.jsonl": 2}
     assert "left out" in capsys.readouterr().err
     assert [row.run for row in load(results)[0]] == ["1", "2", "0"]
     evidence.gather(out, results)
