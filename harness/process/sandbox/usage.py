@@ -221,7 +221,7 @@ def kept(pids: Collection[int], clock: Clock = time.monotonic) -> tuple[int, int
     listings = sum(LISTING in name for name in names)
     rest = sum(name.startswith("/proc/") for name in names) - mappings - listings
     sockets = _all_sockets(pids, len({name for name in names if name[0] == "s"}))
-    gpu = set(_numbers_of(link for link, name in found if name.startswith(OF_A_GPU)))
+    gpu = set(_numbers_of({n: link for link, n in found if n.startswith(OF_A_GPU)}.values()))
     watches, alarms = _watches([link for link, name in found if name == EPOLL], gpu)
     alarms += sum(name.startswith(ALARMS) and name not in NO_ALARMS for name in names)
     watches += alarms * (ALARM_WATCHES + min(watches, THROUGH_EPOLLS))
