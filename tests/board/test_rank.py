@@ -215,6 +215,16 @@ def test_one_row_over_another_baseline_takes_nobodys_place() -> None:
     assert [row.entry for row in board.unranked] == ["odd"]
 
 
+def test_the_libraries_of_a_run_say_nothing_of_the_headline() -> None:
+    """A pull request brings them over the suite's own baseline, also where its entry crashed."""
+    mine = [result("a", c, speedup=told(1.5, against="sdpa")) for c in CASES]
+    theirs = [
+        result(name, c, kind=Kind.BASELINE, speedup=told(1.1)) for name in ("b", "c") for c in CASES
+    ]
+    assert only(mine + theirs).headline == "sdpa"
+    assert only(theirs).headline == "sdpa_cudnn"
+
+
 def test_without_cudnn_the_suites_own_headline_is_taken() -> None:
     odd = [result("odd", c, speedup=told(2.0, against="sdpa")) for c in CASES]
     board = only(odd)
