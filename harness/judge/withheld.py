@@ -4,7 +4,7 @@ The copies of a burst's inputs take longer than a call. Who starts on the first 
 last call's are still being copied would gain part of that, unseen. So one word of every row of the
 arguments that a problem names (TensorSpec.withheld) is copied with its sign flipped, and put right
 by one kernel, the last thing before the worker is told to start. Positions are secret and new in
-every burst: an early reader sees plausible rows and cannot tell which word of each to leave out.
+every burst: only a backward's o and lse, made of the right q, tell an early reader which they are.
 """
 
 import random

@@ -50,7 +50,7 @@ class AttentionBackward(Problem):
     audited = ("large_logits", "soft_needle", "spiky_do")
 
     def inputs(self, case: Case) -> tuple[TensorSpec, ...]:
-        """q, k, v, o, lse [B, H, S] in float32, do; without its row of q no row of P is known."""
+        """q, k, v, o, lse [B, H, S] in float32, do; o and lse tell which words of q are wrong."""
         dtype = case.dtype.value
         q = TensorSpec("q", case.shape, dtype, withheld=True)
         k, v = (TensorSpec(x, case.kv_shape, dtype) for x in "kv")
