@@ -250,7 +250,7 @@ def _board(group: Sequence[Result], runs: Runs, beside: Beside, libraries: Libra
 
 
 def _headline(group: Sequence[Result]) -> str:
-    """The baseline of most submissions' rows, if any, else of all; HEADLINE, then the first."""
+    """That of most rows, of submissions if any is scored; of as many HEADLINE, then the first."""
     told = [(r.kind is Kind.SUBMISSION, r.speedup.against) for r in group if r.speedup]
     named = Counter(name for own, name in told if own) or Counter(name for _, name in told)
     first = {r.speedup.against: r.date for r in reversed(group) if r.speedup}

@@ -31,7 +31,7 @@ LINKS = 200_000  # of what it has open or mapped; 60 processes with torch have 4
 #: host name, their end): each watch of one, of which there is no end, is told in 0.15 us, 660 more
 #: by epolls of epolls. All of a user share fs.epoll.max_user_watches.
 ALARMS, OF_A_GPU = ("/proc/sys/", "anon_inode:", "pidfd:"), "/dev/nvidia"
-EPOLL, NO_ALARMS = "anon_inode:[eventpoll]", ("anon_inode:[eventpoll]", "anon_inode:[eventfd]")
+EPOLL, COUNTER = "anon_inode:[eventpoll]", "anon_inode:[eventfd]"  # its own: no alarms
 ALARM_WATCHES, THROUGH_EPOLLS, MOST_WATCHES = 3, 660, 16_384  # the last: 2.5 ms, of one entrant
 #: What the kernel keeps behind a file of /proc that is open: all of it at once, where it is told of
 #: all processors (stat), of each watch or lock, which have no end, in a folder of this name, and of
@@ -223,7 +223,7 @@ def kept(pids: Collection[int], clock: Clock = time.monotonic) -> tuple[int, int
     sockets = _all_sockets(pids, len({name for name in names if name[0] == "s"}))
     gpu = set(_numbers_of({n: link for link, n in found if n.startswith(OF_A_GPU)}.values()))
     watches, alarms = _watches([link for link, name in found if name == EPOLL], gpu)
-    alarms += sum(name.startswith(ALARMS) and name not in NO_ALARMS for name in names)
+    alarms += sum(name.startswith(ALARMS) and name not in (EPOLL, COUNTER) for name in names)
     watches += alarms * (ALARM_WATCHES + min(watches, THROUGH_EPOLLS))
     told = listings * LISTING_BYTES + mappings * MAPPINGS_BYTES + rest * PROC_BYTES
     return told + sockets * SOCKET_BYTES, watches
