@@ -37,7 +37,7 @@ CONCLUDED = frozenset({Status.PASSED, Status.UNSTABLE, Status.SLOWER_ALONE})
 #: Of a run that began again without them, if they are not of the others' run.
 LEFT_THE_RUN = frozenset({Status.BROKE_THE_RUN, Status.HARNESS_ERROR})
 #: What stands beside a failure and says nothing: no board shows it, and it is not taken.
-IDLE = {"slack", "drift_pct", "samples"}
+IDLE = {"slack", "drift_pct", "samples", "telemetry", "null_gaps_ms"}
 MOST_TOLD = 5  # differences of one row
 AHEAD_S = 600  # by which the clock of the machine that measured may be
 LESS_SLACK_PCT = 0.01  # than the clocks leave, of records of earlier rules
@@ -94,8 +94,10 @@ def made_again(rows: Mapping[str, Result], asked: Asked, only: str = "") -> dict
 
 
 def _of_run(rows: Mapping[str, Result], asked: Asked) -> Iterator[tuple[str, Result]]:
-    """One row speaks for what a run tells in each of them; who missed a check tells its secret."""
-    first = min(rows.values(), key=lambda r: (bool(r.mismatch), r.entry != asked.baseline))
+    """One row speaks for what a run tells in each of them; of who failed see `_evidence`."""
+    first = min(
+        rows.values(), key=lambda r: (bool(r.mismatch), not r.secret, r.entry != asked.baseline)
+    )
     level = asked.facts.integrity.partition("/")[2]
     facts = replace(
         asked.facts.for_case(_commitment(first), first.secret),
@@ -114,6 +116,8 @@ def _evidence(row: Result, entrant: Entrant, asked: Asked) -> Evidence:
     told = {name: getattr(row, name) for name in (*verdict.GATHERED, "deterministic")}
     if row.status not in CONCLUDED:
         told |= {name: getattr(row, name) for name in ("status", "reason", "mismatch")}
+    # a check has its own secret; whose judge failed in another case later could tell none
+    untold = row.status not in CONCLUDED and not row.secret
     kept = {"energy_j": None} | ({"late": False} if asked.control else {})
     samples = [s.model_copy(update=kept) for s in sorted(row.samples, key=lambda s: s.block)]
     burst_ms = stats.median([s.latency_ms for s in samples if row.machine.has_gpu] or [0.0])
@@ -126,7 +130,7 @@ def _evidence(row: Result, entrant: Entrant, asked: Asked) -> Evidence:
         likeness=dict(row.likeness),
         lse=problem.gives_lse and claims.lse and not asked.case.hidden,
         sustained=row.sustained and lasting(row.sustained, problem.flops(asked.case), burst_ms),
-        told=(_commitment(row), row.secret) if row.mismatch else None,
+        told=(_commitment(row), row.secret) if row.mismatch or untold else None,
         version=row.version if package and row.version.startswith(f"{package} ") else package,
         **told,
     )

@@ -168,6 +168,35 @@ def rows_of(*failed: str) -> dict[str, Result]:
     return {row.entry: row for row in told}
 
 
+def left(status: Status) -> Result:
+    """What `mine` tells of this case where its judge failed in another one: others began again."""
+    failed = Evidence(ENTRANTS["mine"], CASE, version="torch 2.11")
+    failed.fail(status, "it says why", mismatch() if status is Status.INCORRECT else None)
+    failed.told = (hashlib.sha256(b"\1").hexdigest(), "01") if failed.mismatch else None
+    facts = replace(FACTS.for_case("ab" * 32, ""), run=TRUE["mine"].run, date=TRUE["mine"].date)
+    (row,) = conclude_case({"mine": failed}, facts, "base", {}, (), ())
+    return row
+
+
+@pytest.mark.parametrize("status", [Status.INCORRECT, Status.CRASHED, Status.UNSUPPORTED])
+@pytest.mark.parametrize("failed", [(), ("base",)])
+def test_a_verdict_stands_though_its_judge_failed_in_another_case(
+    status: Status, failed: tuple[str, ...]
+) -> None:
+    """It was held against the secret and the readings of who began again, and drawn once more."""
+    told = {"mine": left(status)} | {n: r for n, r in rows_of(*failed).items() if n != "mine"}
+    again, faults = audited(told, ASKED, SUITE)
+    assert faults == []
+    idle = {"telemetry": (), "null_gaps_ms": (), "drift_pct": None}
+    assert again["mine"].model_copy(update=idle) == told["mine"]
+    assert {name: again[name] for name in told if name != "mine"} == {
+        name: row for name, row in told.items() if name != "mine"
+    }
+    assert of_record(told["mine"], told) == []
+    forged = TRUE["mine"].model_copy(update={"secret": "", "secret_commitment": "ab" * 32})
+    assert audited({**told, "mine": forged}, ASKED, SUITE)[1], "who passed tells the others'"
+
+
 WHO = ("base", "library", "mine")
 UNPACED = "its times were not held against the judge's clock"
 FAILED = [f for many in range(1, 4) for f in itertools.combinations(WHO, many)]
