@@ -81,6 +81,8 @@ class PendingResults:
         Raises ValueError for a row nobody asked for, for more copies than rows, and where a row of
         the case contradicts itself; then none of them counts.
         """
+        if self.machine is None:
+            raise ValueError("it has not said hello")
         days = dates_between(self._began - record.DAY_S, time.time())
         if result.entry not in self._owed or result.config not in self.unit.request.cases:
             of = f"{shown(result.entry)} on {shown(result.config)}"

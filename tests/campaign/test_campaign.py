@@ -209,6 +209,7 @@ def test_a_row_of_a_wrong_clock_is_told_as_one(
     monkeypatch.setenv("NULL_UNIT_SUITE", SUITE.sha256)
     (unit,) = units(["mine"])
     account, plain = PendingResults(unit, print), json.loads(to_text(unit))
+    assert not account.meet(Machine())
     mine = next(each for each in plain["request"]["entrants"] if each["name"] == "mine")
     line = row(plain, mine, unit.request.cases[0], "CRASHED")
     date = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + ahead_s))

@@ -354,10 +354,13 @@ def test_a_unit_runs_on_what_was_asked_for() -> None:
         (on_gpu, Machine(), "asked for a GPU, NVML finds none"),
         (on_gpu.model_copy(update={"sku": "nvidia-b200"}), H200, "asked for nvidia-b200, this is"),
         (on_gpu, named("NVIDIA H200 2"), "NVIDIA H200 2: NVML says NVIDIA H200, or "),
+        (on_gpu, Machine(gpu="CPU", sms=5), "CPU: its rows would lie among a CPU's"),
     ):
         account = PendingResults(asked, print)
         assert account.meet(machine).startswith(said)
         assert account.machine is None
+        with pytest.raises(ValueError, match="it has not said hello"):  # as a CPU's they stood
+            account.take(rows_of(unit)[0])
     assert PendingResults(on_gpu, print).meet(H200) == ""
 
 
@@ -610,6 +613,7 @@ def test_the_longest_row_that_a_unit_can_tell_is_read() -> None:
     parts = [told[at : at + READ_BYTES] for at in range(0, len(told), READ_BYTES)]
     assert [t.op for part in (*parts, b"\n") for t in reader.hear(part)] == ["result"]
     account = PendingResults(unit, print)
+    account.machine = Machine()
     account.take(row)
 
 
@@ -619,6 +623,7 @@ def test_a_row_of_more_than_its_run_has_blocks_is_not_held(what: str) -> None:
     (unit,) = units(["n0"])
     mine, _ = rows_of(unit)
     account = PendingResults(unit, print)
+    account.machine = Machine()
     each = {"samples": mine.samples[0], "telemetry": Telemetry(), "null_gaps_ms": 0.0}[what]
     with pytest.raises(ValueError, match="n0 on one: more than 88 blocks"):
         account.take(mine.model_copy(update={what: (each,) * 1000}))
