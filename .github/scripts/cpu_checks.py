@@ -54,8 +54,9 @@ def main(argv: list[str] | None = None) -> int:
 
 def lint(entrant: Entrant) -> tuple[bool | None, str]:
     """Errors only: undefined names, syntax; style is the author's."""
-    command = ["ruff", "check", "--isolated", "--select", "E9,F63,F7,F82", str(entrant.folder)]
-    return _run(command)
+    command = ["ruff", "check", "--isolated", "--select", "E9,F63,F7,F82"]
+    every = ["--no-respect-gitignore", "--config", "exclude=[]"]  # it passes over venv/ and build/
+    return _run([*command, *every, str(entrant.folder)])
 
 
 def compile_sources(entrant: Entrant) -> tuple[bool | None, str]:

@@ -413,15 +413,21 @@ def test_what_this_machine_cannot_try_is_nobodys_fault() -> None:
 
 
 @pytest.mark.skipif(not shutil.which("ruff"), reason="no ruff: pip install ruff")
+@pytest.mark.parametrize("file", ["submission.py", "venv/helper.py", "build/helper.py"])
 def test_lint_finds_a_name_that_is_not_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    Hub.write(tmp_path, ".gitignore", "build/\n")
+    (tmp_path / ".git").mkdir()
     shutil.copytree(ROOT / "submissions" / "triton_template", tmp_path / "submissions" / "mine")
     Hub.write(tmp_path, "submissions/mine/manifest.yaml", "name: mine\nlanguage: triton\n")
     monkeypatch.setattr(CPU, "interpret", lambda entrant: (None, "not now"))
     assert CPU.main(["mine", "--root", str(tmp_path)]) == 0
-    path = tmp_path / "submissions" / "mine" / "submission.py"
-    path.write_text(path.read_text() + "\n\ndef helper():\n    return no_such_name\n")
+    path = tmp_path / "submissions" / "mine" / file
+    before = path.read_text() if path.exists() else ""
+    Hub.write(
+        tmp_path, f"submissions/mine/{file}", f"{before}\n\ndef f():\n    return no_such_name\n"
+    )
     assert CPU.main(["mine", "--root", str(tmp_path)]) == 1
 
 
