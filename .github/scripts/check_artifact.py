@@ -35,7 +35,7 @@ from harness.catalog.entrants import load_entrant  # noqa: E402
 from harness.catalog.suites import load_suite  # noqa: E402
 from harness.errors import HarnessError, StorageError  # noqa: E402
 from harness.judge.secret import Secret  # noqa: E402
-from harness.measure.audit import Asked, audited, dates_between  # noqa: E402
+from harness.measure.audit import Asked, audited, dates_between, overlong  # noqa: E402
 from harness.measure.gpu_specs import part_of  # noqa: E402
 from harness.measure.verdict import asked_facts  # noqa: E402
 from harness.problems import get_problem  # noqa: E402
@@ -79,7 +79,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         expected = expect(args.root, args.submission, args.suite, args.into)
         try:
-            results = list(read(args.artifact))
+            results = list(read(args.artifact, expected))
         except (OSError, RecursionError) as error:  # deeper folders than a path can name, say
             raise ValueError(f"it cannot be read: {error}"[:300]) from error
         reasons = faults(results, expected)
@@ -129,8 +129,9 @@ def today() -> float:
     return time.time()
 
 
-def read(artifact: Path) -> Iterator[Result]:
+def read(artifact: Path, expected: Expected) -> Iterator[Result]:
     """Every line of every file; ValueError at the first thing that is not as it must be."""
+    entrants, suite = len(expected.entrants), expected.suite
     paths = sorted(islice(artifact.rglob("*"), 2 * MOST_FILES + 1))
     if len(paths) > 2 * MOST_FILES:
         raise ValueError(f"more than {2 * MOST_FILES} files and folders")
@@ -150,7 +151,10 @@ def read(artifact: Path) -> Iterator[Result]:
             if lines > MOST_LINES or len(raw) > MOST_LINE_BYTES:
                 raise ValueError(f"{path.name!r}:{number}: too many or too long lines")
             try:
-                yield record.parse(raw)
+                result = record.parse(raw)
+                if long := overlong(result, entrants, suite):  # before more of them are kept
+                    raise ValueError(long)
+                yield result
             except (ValueError, RecursionError) as error:
                 raise ValueError(f"{path.name!r}:{number}: {error}") from error
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from harness.board import record
 from harness.campaign.unit import Unit, misfit
-from harness.measure.audit import CONCLUDED, Asked, audited, dates_between, named_now
+from harness.measure.audit import CONCLUDED, Asked, audited, dates_between, named_now, overlong
 from harness.measure.gpu_specs import PARTS, misnamed
 from harness.measure.verdict import Evidence, asked_facts, conclude_case
 from harness.process.text import shown
@@ -90,9 +90,8 @@ class PendingResults:
         if not days[0] <= result.date <= days[1]:
             said = f"date {result.date} is not of {' to '.join(days)}"
             raise ValueError(f"{said}: set the clock of its machine")
-        most = (2 + len(self._owed)) * (2 + self.unit.request.suite.blocks)  # each can cost some
-        if max(map(len, (result.samples, result.telemetry, result.null_gaps_ms))) > most:
-            raise ValueError(f"{result.entry} on {result.config}: more than {most} blocks")
+        if long := overlong(result, len(self._owed), self.unit.request.suite):
+            raise ValueError(long)
         rows = self._held.get(result.config)
         if rows is None or result.entry in rows:
             self._copies += 1

@@ -57,6 +57,13 @@ class Asked:
 # --------------------------------------------------------------------------- made again
 
 
+def overlong(row: Result, entrants: int, suite: Suite) -> str:
+    """Why it is not kept until the others have come, or an empty string."""
+    most = (2 + entrants) * (2 + suite.blocks)  # each can cost some
+    longest = max(map(len, (row.samples, row.telemetry, row.null_gaps_ms)))
+    return f"{row.entry} on {row.config}: more than {most} blocks" if longest > most else ""
+
+
 def audited(
     rows: Mapping[str, Result], asked: Asked, suite: Suite, cut: bool = False
 ) -> tuple[dict[str, Result], list[tuple[str, str]]]:

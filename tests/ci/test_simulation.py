@@ -812,7 +812,7 @@ FORGERIES: dict[str, tuple[Callable[[list[Result]], list[Result]], str]] = {
         "reason is approved, merge it",
     ),
     "more blocks than anybody asks for": (
-        lambda r: consistent([many_times(x, 20) for x in r]),
+        lambda r: consistent([many_times(x, 5) for x in r]),
         "more than 48 blocks",
     ),
     "cooperative": (lambda r: one(r, integrity="cooperative/1"), "not judged"),
@@ -869,6 +869,19 @@ def test_one_whose_artifact_is_forged(
     assert take(hub, pack(tmp_path / "artifact", forge(results))) == 1
     assert reason in capsys.readouterr().out
     assert sorted((hub.trusted / "results").rglob("*")) == untouched
+
+
+def test_a_row_longer_than_a_run_s_is_not_kept_until_all_are_read(
+    honest: tuple[Hub, list[Result]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """500 of 20,000 blocks took 12 GiB before the first was refused."""
+    (hub, results), long = honest, {"telemetry": (Telemetry(),) * 1000}
+    artifact = pack(tmp_path / "artifact", one(results, **long))
+    expected = ARTIFACT.expect(hub.trusted, "mine", "fa3", hub.trusted / "results")
+    with pytest.raises(ValueError, match=r"jsonl':\d+: mine on \w+: more than \d+ blocks"):
+        list(ARTIFACT.read(artifact, expected))
+    assert take(hub, artifact) == 1
+    assert "blocks" in capsys.readouterr().out
 
 
 def test_what_forgeries_are_made_of_is_taken(
