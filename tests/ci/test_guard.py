@@ -104,8 +104,16 @@ def gone(work: Path) -> None:
         (edit("submissions/mine/$(id).py"), "plain letters"),
         (edit("submissions/mine/lib.so"), "kind '.so'"),
         *(
-            (edit(f"submissions/mine/{folder}/a.txt"), "a folder called dist, or with")
-            for folder in ("dist", "me.egg-info", "lib.so", "b/c.cubin", "d.ncu-rep/e", "f.pyc")
+            (edit(f"submissions/mine/{folder}/a.txt"), "a folder called build")
+            for folder in (
+                "build",
+                "dist",
+                "me.egg-info",
+                "lib.so",
+                "b/c.cubin",
+                "d.ncu-rep/e",
+                "f.pyc",
+            )
         ),
         (edit("submissions/mine/conftest"), "kind ''"),
         (edit("submissions/mine/pyproject.toml"), "kind '.toml'"),
@@ -257,7 +265,7 @@ def test_a_path_that_a_tree_holds_twice_is_refused(
     head = git(work, "commit-tree", tree, "-p", base, "-m", "twice")
     words = ["--base", base, "--head", head, "--author", OWNER, "--repo", str(work)]
     assert GUARD.main(words) == 1
-    told = {"100644": "' stands in the tree twice", "040000": "/.*: a folder called dist, or with"}
+    told = {"100644": "' stands in the tree twice", "040000": "/.*: a folder called build"}
     said = f"'submissions/mine/manifest.yaml{told[mode]}"
     assert re.search(said, capsys.readouterr().out)
     with pytest.raises((SystemExit, FileExistsError)):
