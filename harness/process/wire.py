@@ -52,7 +52,7 @@ def send(
 
 
 def receive(sock: socket.socket, timeout_s: float | None = None) -> Message:
-    """Return the next message; raise PeerClosed, PeerSilent or WireError."""
+    """Return the next message; raise PeerClosed, PeerSilent (below 0 s at once) or WireError."""
     return receive_with_fds(sock, timeout_s, max_fds=0)[0]
 
 
@@ -60,6 +60,8 @@ def receive_with_fds(
     sock: socket.socket, timeout_s: float | None = None, max_fds: int = 1
 ) -> tuple[Message, list[int]]:
     """Like `receive`, with the descriptors that came along."""
+    if timeout_s is not None and timeout_s < 0:  # who has always one more ready has no end else
+        raise PeerSilent("the deadline is over")
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     fds: list[int] = []
     (length,) = struct.unpack("<I", _exactly(sock, 4, deadline, fds, max_fds))

@@ -217,9 +217,9 @@ def test_a_compiler_s_memory_is_half_of_the_machine_s_at_most(
         assert build.limits().memory_gib == most_gib
 
 
-def told(*messages: dict[str, Any]) -> Any:
-    """What becomes of a builder's `messages`; of one that says nothing soon."""
-    deadline = time.monotonic() + (60 if messages else 0.05)
+def told(*messages: dict[str, Any], within_s: float = 60) -> Any:
+    """What becomes of a builder's `messages`."""
+    deadline = time.monotonic() + within_s
     ours, theirs = socket.socketpair()
     with ours, theirs:
         for message in messages:
@@ -245,7 +245,9 @@ def test_what_it_tells_is_typed() -> None:
         with pytest.raises(WireError):
             told(nothing)
     with pytest.raises(wire.PeerSilent):
-        told()
+        told(within_s=0.05)
+    with pytest.raises(wire.PeerSilent):  # it could go on
+        told({"op": "kernel", "kernel": KERNEL}, {"op": "done"}, within_s=-1)
     with pytest.raises(CudaSourceError, match="no compiler"):
         told({"op": "failed", "status": "UNAVAILABLE", "message": "no compiler"})
     for line in ("3", -1, 10**4299):

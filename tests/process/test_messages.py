@@ -347,6 +347,15 @@ def test_a_builder_that_talks_without_end_is_ended() -> None:
         heard(many, limits=Limits(build_s=30))
 
 
+def test_a_builder_that_has_always_one_more_message_ready_is_ended_in_time(line: Pair) -> None:
+    """None was ever waited for: 25 s of 5 s, and it counted as built."""
+    for op in ("ran", "built"):
+        wire.send(line[1], {"op": op})
+    with pytest.raises(wire.PeerSilent, match="not done after 0 s"):
+        hear_builder(line[0], Limits(build_s=1e-9))
+    assert wire.receive(line[0], 0)["op"] == "ran"
+
+
 # --------------------------------------------------------------------------- the judge
 
 

@@ -167,7 +167,7 @@ def _kernels_from(child: Child, deadline: float) -> list[KernelReport]:
     """Its answers until the last one; what is no answer ends it."""
     found, told = list[KernelReport](), 0
     while told <= MOST_TOLD:
-        message = wire.receive(child.line, max(0.0, deadline - time.monotonic()))
+        message = wire.receive(child.line, deadline - time.monotonic())
         if (op := message.get("op")) == "done":
             return found
         if op == "failed":

@@ -304,7 +304,7 @@ def hear_builder(line: socket.socket, limits: Limits) -> BuilderReply:
     """
     end, runs = time.monotonic() + limits.build_s, False
     for _ in range(MOST_BUILD_MESSAGES):
-        left = max(0.0, end - time.monotonic())
+        left = end - time.monotonic()
         try:
             message = wire.receive(line, min(left, limits.burst_s) if runs else left)
         except wire.PeerSilent:
