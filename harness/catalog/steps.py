@@ -22,6 +22,7 @@ from harness.schema import MOST_NAME, Claims, Dtype, Manifest, Needs, is_name
 LAUNCH_FILE = "launch.yaml"
 HEADERS = (".cuh", ".h", ".hpp", ".inl")
 MOST_WORDS, MOST_RUNGS = 500, 100  # each rung lists and reads what lies beside it
+MOST_TOLD = 10_000  # names of .cu files in a rung and its headers
 PAGE = "see docs/write-a-cuda-kernel.md, 'A single .cu'"
 
 
@@ -114,7 +115,12 @@ def names_of(path: Path) -> list[str]:
     beside = [name for name in names_in(folder) if name != path.name]
     found = [path.name, *(name for name in beside if name.endswith(HEADERS))]
     bodies = (body for _, body in read(folder, found))  # no more of all than a folder may hold
-    told = (one[1] for body in bodies for one in re.finditer(rb'["/]([^"/]*\.cu)(?=")', body))
+    # For each rung anew: of 32 MiB of names a pattern would take seconds.
+    *told, _ = b"\n".join((b"", *bodies)).split(b'.cu"', MOST_TOLD + 1)
+    if len(told) > MOST_TOLD:
+        said = f"it and the headers beside it name .cu files over {MOST_TOLD} times"
+        raise fault(path, said, "include what it needs")
+    told = [one[max(one.rfind(b'"'), one.rfind(b"/")) + 1 :] + b".cu" for one in told]
     named = {PurePath(name).name.encode() for name in beside}.intersection(told)
     return found + [name for name in beside if PurePath(name).name.encode() in named]
 

@@ -956,6 +956,20 @@ def test_a_ladder_has_an_end(tmp_path: Path) -> None:
         find(tmp_path, "cuda_x/steps")
 
 
+@pytest.mark.parametrize("unit", [b'"', b'.cu"', b"/", b"a.cu"])
+def test_what_its_headers_include_is_found_in_no_time(tmp_path: Path, unit: bytes) -> None:
+    """Names of 32 MiB took seconds, for each rung again: 100 of them minutes."""
+    steps = make_ladder(tmp_path, "01_a.cu", "02_b.cu", "03_c.cu")
+    (steps / "z.h").write_bytes(unit * ((24 << 20) // len(unit)) + b'\n"up/03_c.cu"')
+    begun = time.process_time()
+    if unit == b'.cu"':
+        with pytest.raises(SubmissionError, match=r"01_a\.cu: .* name \.cu files over 10000 times"):
+            steps_module.names_of(steps / "01_a.cu")
+    else:
+        assert steps_module.names_of(steps / "01_a.cu") == ["01_a.cu", "z.h", "03_c.cu"]
+    assert time.process_time() - begun < 1
+
+
 def test_a_ladder_that_is_a_link_is_none(tmp_path: Path) -> None:
     """`list rungs` quoted a file that lay elsewhere."""
     (tmp_path / "away").mkdir()
