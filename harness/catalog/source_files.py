@@ -69,7 +69,7 @@ def read_file(
         with open(path, "rb", opener=_open if links else plain) as file:
             told = os.fstat(file.fileno())
             if within and not _opened(file.fileno(), path).is_relative_to(within):
-                raise _leads_out(path)
+                raise _leads_out(path, error)
             if not stat.S_ISREG(told.st_mode):
                 raise fault(path, "is no regular file", "put a file in its place", error=error)
             if told.st_size > most_bytes:
@@ -220,5 +220,5 @@ def _counts(home: Path, path: Path) -> bool:
     return True
 
 
-def _leads_out(path: Path) -> UsageError:
-    return fault(path, "links out of its folder", "copy the file into the folder")
+def _leads_out(path: Path, error: type[UsageError] = SubmissionError) -> UsageError:
+    return fault(path, "links out of its folder", "copy the file into the folder", error=error)

@@ -285,6 +285,21 @@ def test_a_wrong_workload_names_its_line(
         traced.call()
 
 
+def test_a_link_leads_out_of_no_trace_set(traced: TraceSet) -> None:
+    """The first bytes of any file that its reader may read were told as the length of a head."""
+    traced.add([5, 6, 7], [5, 6, 7])
+    blob = traced.folder / "blob0.safetensors"
+    blob.rename(traced.folder / "real")
+    blob.symlink_to("real")
+    assert traced.call() == 0
+    (traced.folder / "real").rename(traced.folder.parent / "real")
+    blob.unlink()
+    blob.symlink_to("../real")
+    with pytest.raises(UsageError, match=r"blob0\.safetensors: links out of its") as caught:
+        traced.call("--name", "another")
+    assert caught.value.exit_code == Exit.USAGE
+
+
 @pytest.mark.parametrize("places", [[1, 5, 11, 18], [0, 11, 5, 18], [0, 5, 11]])
 def test_places_that_do_not_rise_from_0_are_no_sequences(
     places: list[int], traced: TraceSet

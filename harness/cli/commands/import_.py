@@ -169,10 +169,10 @@ def _indptr(workload: Any, name: str, path: Path) -> list[int]:
     if Path(source["path"]).is_absolute() or ".." in Path(source["path"]).parts:
         raise ValueError(f"inputs.{name}: {source['path']!r:.200} leads out of the trace set")
     above = path.resolve().parents  # its folder, and no more than a trace set has above it
-    files = [folder / source["path"] for folder in above[: min(MOST_ABOVE, len(above) - 1)]]
-    if (file := next(filter(os.path.isfile, files), None)) is None:
+    homes = above[: min(MOST_ABOVE, len(above) - 1)]
+    if (home := next((h for h in homes if os.path.isfile(h / source["path"])), None)) is None:
         raise ValueError(f"inputs.{name}: no file {source['path']!r:.200} at or above {path}")
-    body = read_file(file, MOST_INDPTR, UsageError)
+    body = read_file(home / source["path"], MOST_INDPTR, UsageError, within=home)
     end = 8 + int.from_bytes(body[:8], "little")
     if end > MOST_HEAD:
         raise ValueError(f"inputs.{name}: a head of {end} bytes, at most {MOST_HEAD}")
