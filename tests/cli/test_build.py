@@ -416,6 +416,7 @@ def told_explain(cache: Path) -> list[explain.Resources]:
         lambda path: path.write_text("[" * 100_000),
         lambda path: path.write_text('{"num_warps": -1, "shared": 1e99}'),
         lambda path: path.write_text('{"num_warps": %s}' % ("9" * 4299)),
+        lambda path: path.write_text('{"num_warps": 33, "shared": true}'),
     ],
 )
 def test_a_hostile_note_or_binary_is_as_good_as_none(

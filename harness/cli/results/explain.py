@@ -36,6 +36,7 @@ MOST_BINARIES = 200
 MOST_BINARY_BYTES, MOST_NOTE_BYTES = 16 << 20, 256 << 10
 MOST_COPIED_BYTES = 256 << 20  # of all together, also where they are holes
 MOST_TOLD_BYTES = 256 << 10  # of one binary
+MOST_NOTED = {"shared": 1 << 20, "num_warps": 32}  # no GPU gives a block more
 MOST_MEMORY_BYTES, MOST_S = 4 << 30, 60  # of cuobjdump
 
 
@@ -169,8 +170,8 @@ def _triton_note(cubin: Path) -> dict[str, int]:
         return {}
     return {
         key: note[key]
-        for key in ("shared", "num_warps")
-        if isinstance(note, dict) and isinstance(note.get(key), int) and 0 <= note[key] < 1 << 31
+        for key, most in MOST_NOTED.items()
+        if isinstance(note, dict) and type(note.get(key)) is int and 0 <= note[key] <= most
     }
 
 
