@@ -24,7 +24,7 @@ class Needs(Frozen):
 class Claims(Frozen):
     """What an entrant says it can do; who claims an axis is tested on cases that have it."""
 
-    headdims: tuple[Annotated[int, Field(ge=1, le=1024)], ...] = Field(
+    headdims: tuple[Annotated[int, Field(ge=1, le=1024, strict=True)], ...] = Field(
         default=(64, 128, 256), min_length=1, max_length=1024
     )
     causal: Annotated[Literal["both", "true", "false"], AsText] = "both"

@@ -210,6 +210,7 @@ def test_the_hash_follows_the_source_and_not_the_notes(tmp_path: Path) -> None:
         ("claims: {headdims: many}\n", r"manifest.yaml:2: claims.headdims: expected a list.*many"),
         ("claims: {headdims: []}\n", r"manifest.yaml:2: claims.headdims: "),
         ("claims: {headdims: [0]}\n", r"manifest.yaml:2: claims.headdims.0: .*got 0"),
+        ("claims: {headdims: [yes]}\n", r"manifest.yaml:2: claims.headdims.0: .*got True"),
         ('needs: {packages: [""]}\n', r"manifest.yaml:2: needs.packages.0: .*got ''"),
         ("needs: {packages: [../x]}\n", r"manifest.yaml:2: needs.packages.0: "),
         (f"needs: {{packages: [{'a' * 81}]}}\n", r"manifest.yaml:2: needs.packages.0: "),
