@@ -249,6 +249,8 @@ class Child:
 
     def end(self) -> None:
         """Kill all of it and wait for it; whoever has its number from then on is not touched."""
+        launched = self.walled and self._begun and not self._waited_for
+        first = process_tree.children(self.pid) if launched else []  # ours when its launcher ends
         self.kill()
         self._ended(ENDING_S)
         self._signal(signal.SIGKILL)  # what it started while it ended
@@ -260,6 +262,8 @@ class Child:
                 else:
                     with contextlib.suppress(ChildProcessError):  # somebody else has
                         os.waitpid(self.pid, 0)
+        for pid in first:  # and all of its namespaces end with it
+            process_tree.reap(pid, time.monotonic() + ENDING_S)
         self._held.close()
         for line in filter(None, (self.line, self.first)):
             with contextlib.suppress(OSError):

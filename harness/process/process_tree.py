@@ -104,6 +104,13 @@ def _born(pid: int) -> list[bytes]:
     return []
 
 
+def reap(pid: int, deadline: float) -> None:
+    """Wait until child `pid` of this process has ended; for another one's not at all."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(pid, os.WNOHANG)[0] != pid and time.monotonic() < deadline:
+            time.sleep(0.002)
+
+
 def sweep(known: Iterable[int], wait_s: float = 2.0) -> None:
     """Kill and reap adopted children of this process that are not in `known`.
 
@@ -115,8 +122,6 @@ def sweep(known: Iterable[int], wait_s: float = 2.0) -> None:
             signal_tree(pid, signal.SIGKILL)
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
-            with contextlib.suppress(ChildProcessError):  # not ours to wait for
-                while os.waitpid(pid, os.WNOHANG)[0] != pid and time.monotonic() < deadline:
-                    time.sleep(0.002)
+            reap(pid, deadline)
         if time.monotonic() > deadline:
             break

@@ -77,7 +77,7 @@ def forkserver(house: Path) -> Iterator[ForkServer]:
 each_level = pytest.mark.parametrize("level", [level for level in (0, 1, 2) if not lacking(level)])
 
 
-def start(forkserver: ForkServer, house: Path, folder: Path, level: int = 0) -> Child:
+def start(forkserver: ForkServer | None, house: Path, folder: Path, level: int = 0) -> Child:
     """One worker that loads the spy; its cache is `folder`/cache."""
     places = {name: folder / name for name in ("cache", "scratch", "source")}
     for place in places.values():
@@ -232,6 +232,20 @@ def test_what_forks_faster_than_it_can_be_signalled_is_stopped_and_ends_with_its
     child.end()
     assert beaten() == 0
     assert not set(process_tree.children(os.getpid())) - before
+
+
+@pytest.mark.skipif(bool(lacking(2)), reason=lacking(2))
+def test_who_was_launched_alone_is_waited_for_with_all_of_its_namespaces(
+    house: Path, tmp_path: Path
+) -> None:
+    """Builders ahead: each left its first process, unwaited for, until the run's end."""
+    process_tree.adopt_orphans()
+    child = start(None, house, tmp_path, 2)
+    facts_of(tmp_path)
+    below = child.pids()
+    assert len(below) >= 3, "the launcher, the first process, the worker"
+    child.end()
+    assert [state(pid) for pid in below] == [""] * len(below)
 
 
 def state(pid: int) -> str:
