@@ -165,6 +165,9 @@ def test_arguments_decide(machine: str) -> None:
         assert not found.allows("ioctl", 3, request), hex(request)
     for request in (0xC020462A, 0x30000001, 0x5401, 0x541B):  # NVIDIA's, its memory's, terminals'
         assert found.allows("ioctl", 3, request), hex(request)
+    for advice in (20, 21):  # MADV_COLD, MADV_PAGEOUT
+        assert found("madvise", 0, 1 << 20, advice) == seccomp.answer(errno.EINVAL)[3]
+    assert found.allows("madvise", 0, 1 << 20, 4)
     assert found.allows("prctl", 15)
     assert found.allows("prctl", 4, 1)
     assert not found.allows("prctl", 4, 0)  # not dumpable: the watch sees nothing of it
@@ -199,9 +202,18 @@ def test_arguments_decide(machine: str) -> None:
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_modes_and_times_are_answered_and_not_changed(machine: str) -> None:
+def test_modes_times_and_others_pages_are_answered_and_not_changed(machine: str) -> None:
     found = Filter(machine)
-    for name in ("chmod", "fchmod", "fchmodat", "utime", "utimes", "futimesat", "utimensat"):
+    for name in (
+        "chmod",
+        "fchmod",
+        "fchmodat",
+        "utime",
+        "utimes",
+        "futimesat",
+        "utimensat",
+        "fadvise64",
+    ):
         if found.has(name):
             assert found(name) == seccomp.DENY  # errno 0
 

@@ -60,6 +60,8 @@ EXIT_SIGNAL, PR_SET_PDEATHSIG = 0xFF, 1
 #: Room for a file ahead of its bytes: with more a disk was full in 28 ms, before the watch looked.
 #: CUDA's driver may want some for what it shares.
 MOST_ROOM = 1 << 20
+#: MADV_COLD, MADV_PAGEOUT: of a file that is its user's they drop what a rival will load.
+RECLAIMS = (20, 21)
 OF_A_PROCESS = ["prlimit64", "sched_setscheduler", "sched_setparam"]
 OF_A_PROCESS += ["sched_setattr", "sched_setaffinity"]
 SIGNALS = ("kill", "tkill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo")
@@ -156,6 +158,7 @@ def _judgements(alone: bool, held: Container[str]) -> Iterable[tuple[str, list[I
         for step in (word(at, half), (GREATER_EQUAL, 0, 1, most + 1), answer(errno.EOPNOTSUPP))
     ]
     yield "fallocate", [*room, DONE]
+    yield "madvise", [word(2), *each(RECLAIMS, answer(errno.EINVAL)), DONE]
     yield "close_range", [word(2), *unless_bits(CLOSE_RANGE_UNSHARE)]
     kinds = only([kind << 8 for kind in IOCTL_KINDS], answer(errno.ENOTTY))
     yield "ioctl", [word(1), *each(IOCTLS_REFUSED, REFUSED), (AND, 0, 0, 0xFF00), *kinds]

@@ -4,7 +4,7 @@
     PRETENDED  answered with success and not done: compilers and linkers set modes and times of
                their output, and nobody here needs either; of sockets' options filters and larger
                buffers are memory of the kernel, which no process has mapped; so is where a file in
-               memory wants its pages
+               memory wants its pages, and what is kept of a file that others will load
     ABSENT     answered as by an older kernel, so that the caller takes the older way; also
                sendfile, which holds a page for each byte that it sends, and counts the byte, and
                pidfd_send_signal, which names a descriptor: no filter knows whose it is
@@ -39,11 +39,11 @@ ALLOWED = _table(
     getcwd:79:17 chdir:80:49 fchdir:81:50 rename:82:- renameat:264:38 renameat2:316:276 mkdir:83:-
     mkdirat:258:34 rmdir:84:- link:86:- linkat:265:37 unlink:87:- unlinkat:263:35 symlink:88:-
     symlinkat:266:36 readlink:89:- readlinkat:267:78 umask:95:166 statfs:137:43 fstatfs:138:44
-    flock:73:32 fadvise64:221:223 readahead:187:213
+    flock:73:32 readahead:187:213
     """
     # memory of its own
     """
-    mmap:9:222 mprotect:10:226 munmap:11:215 mremap:25:216 brk:12:214 madvise:28:233 msync:26:227
+    mmap:9:222 mprotect:10:226 munmap:11:215 mremap:25:216 brk:12:214 msync:26:227
     mincore:27:232 mlock:149:228 mlock2:325:284 munlock:150:229 mlockall:151:230
     munlockall:152:231 get_mempolicy:239:236 set_mempolicy:238:237
     pkey_mprotect:329:288 pkey_alloc:330:289 pkey_free:331:290 membarrier:324:283
@@ -85,6 +85,7 @@ PRETENDED = _table(
     """
     chmod:90:- fchmod:91:52 fchmodat:268:53 utime:132:- utimes:235:- futimesat:261:-
     utimensat:280:88 sync:162:81 syncfs:306:267 setsockopt:54:208 mbind:237:235
+    fadvise64:221:223
     """
 )
 ABSENT = _table(
@@ -107,6 +108,7 @@ JUDGED = _table(
     prlimit64:302:261 fallocate:285:47 sched_setscheduler:144:119 sched_setparam:142:118
     sched_setattr:314:274 sched_setaffinity:203:122 kill:62:129 tkill:200:130 tgkill:234:131
     rt_sigqueueinfo:129:138 rt_tgsigqueueinfo:297:240 close_range:436:436 truncate:76:45
+    madvise:28:233
     """
 )
 #: From here on all numbers are newer than these tables: ABSENT.
