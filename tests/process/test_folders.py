@@ -99,8 +99,11 @@ def test_the_tightest_bound_above_us_says_how_many_may_begin(
 
 def test_its_bounds_and_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     left, new = (tmp_path / f"{cgroup.NAME}{pid}-x" for pid in (cgroup.MOST_PIDS, os.getpid()))
-    left.mkdir()
-    new.mkdir()  # another unit's, which nobody has entered so far
+    hidden = tmp_path / f"{cgroup.NAME}{cgroup.MOST_PIDS}-y"  # as its maker is, in a container
+    for each in (left, new, hidden):  # the second: another unit's, which nobody has entered so far
+        each.mkdir()
+    for each in (left, new):
+        os.utime(each, (1, 1))
     real = Path.mkdir
 
     def mkdir(self: Path) -> None:
@@ -112,6 +115,7 @@ def test_its_bounds_and_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     group = make(1 << 30, 77, tmp_path)
     assert group is not None
     assert new.exists() and not left.exists(), "an empty one of a killed run is swept"
+    assert hidden.exists(), "and none that has just been made"
     read = {name: (group.folder / name).read_text() for name in FILES}
     assert read["memory.max"] == str((1 << 30) + cgroup.ROOM_BYTES)
     assert (read["pids.max"], read["memory.oom.group"]) == ("77", "1")

@@ -22,6 +22,7 @@ NEEDED = {"memory", "pids"}
 KERNEL, MOST_PIDS = Path("/proc/sys/kernel"), 1 << 22  # the second: of any Linux
 NAME = "attnboard-"
 COUNTED = ("anon", "shmem", "kernel", "sock")  # of memory.stat: not the files that it has read
+JOINED_S = 60.0  # by then its first process is in it
 ROOM_BYTES = 1 << 30  # above the limit, which the watch enforces with a word: the wall behind it
 
 
@@ -106,8 +107,10 @@ def make(memory_bytes: int, processes: int, above: Path | None) -> Group | None:
     if above is None:
         return None
     for left in above.glob(f"{NAME}*"):
-        if not Path("/proc", left.name.split("-")[1]).exists():  # others' may be empty so far
-            _removed(left)  # of runs that were killed
+        with contextlib.suppress(OSError):  # others' may be empty so far, and of another container
+            gone = not Path("/proc", left.name.split("-")[1]).exists()
+            if gone and time.time() - left.stat().st_mtime > JOINED_S:  # of runs that were killed
+                _removed(left)
     group = Group(above / f"{NAME}{os.getpid()}-{secrets.token_hex(4)}")
     bounds = {
         "memory.max": memory_bytes + ROOM_BYTES,
