@@ -6,6 +6,7 @@ import hashlib
 import os
 import secrets
 import tempfile
+import time
 from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 
@@ -19,11 +20,13 @@ from harness.problems import Problem
 from harness.process.child import Jail
 from harness.process.forkserver import ForkServer
 from harness.process.sandbox import enter, namespaces
-from harness.process.sandbox.folders import DISK_FILES, counted, remove_tree
+from harness.process.sandbox.folders import DISK_FILES, LONGEST_S, counted, remove_tree
 from harness.process.scratch import house, locked
 from harness.schema import Entrant, Kind, Machine
 
+ENTRANTS = "entrants"  # below the cache: a folder of each
 ASIDE = ".aside-"  # what is being removed
+ASIDE_S = 1.0  # for it, while others wait
 
 
 class Crew:
@@ -72,7 +75,7 @@ class Crew:
         uid = _user(_salt(request.cache) + key, taken) if request.sandbox == 2 else None
         private = self.scratch / "jails" / alone
         # Beside a run at another level, where it has another user, each keeps a folder of its own.
-        cache = request.cache / "entrants" / (alone if uid is None else f"{alone}-{uid}")
+        cache = request.cache / ENTRANTS / (alone if uid is None else f"{alone}-{uid}")
         staged = request.cache / "sources" / alone
         us, most_gib = os.geteuid(), request.suite.limits.disk_gib
         folders = {cache: us if uid is None else uid, private: us}
@@ -134,8 +137,8 @@ def _make_room(folders: Mapping[Path, int], most_gib: float) -> None:
 def own_folder(folder: Path, uid: int, most_gib: float) -> None:
     """Make `folder` for `uid`; what another user left there, or too much, is removed first.
 
-    It is put aside before: what cannot be removed is in nobody's way. While a process of another
-    run lives there it stays, and goes when the last of them ends.
+    It is put aside before: what cannot be removed soon is in nobody's way until the run is over.
+    While a process of another run lives there it stays, and goes when the last of them ends.
     """
     most = int(most_gib * 2**30)
     size, files, _ = counted(folder, most, DISK_FILES)
@@ -146,8 +149,15 @@ def own_folder(folder: Path, uid: int, most_gib: float) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         if os.geteuid() == 0:
             os.chown(folder, uid, uid)
-    for aside in folder.parent.glob(f"{ASIDE}*") if anew else ():
-        remove_tree(aside)
+    if anew:
+        remove_aside(folder.parent, ASIDE_S)
+
+
+def remove_aside(folder: Path, within_s: float = LONGEST_S) -> None:
+    """Remove what was put aside in `folder`, or as much of it as goes in that time."""
+    deadline = time.monotonic() + within_s
+    for aside in folder.glob(f"{ASIDE}*"):
+        remove_tree(aside, deadline - time.monotonic())
 
 
 def gpu_env(machine: Machine) -> dict[str, str]:

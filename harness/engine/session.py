@@ -12,7 +12,7 @@ from pathlib import Path
 
 from harness import __version__
 from harness.catalog.request import Request
-from harness.engine.assign_roles import Crew, gpu_env
+from harness.engine.assign_roles import ENTRANTS, Crew, gpu_env, remove_aside
 from harness.engine.correctness import ask_ahead
 from harness.engine.events import Observer
 from harness.engine.guards.quiet import Quiet
@@ -71,6 +71,7 @@ def opened(
     note_walls(request, observer.note)
     before = frozenset(process_tree.children(os.getpid()))
     with contextlib.ExitStack() as stack:
+        stack.callback(remove_aside, request.cache / ENTRANTS)
         stack.enter_context(tidy())
         device, nodes = "cpu", list[Path]()
         if request.machine.has_gpu:

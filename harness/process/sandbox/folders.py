@@ -7,12 +7,14 @@ folders, never through a path or a link that somebody who still runs could excha
 """
 
 import contextlib
+import itertools
 import os
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 DISK_FILES = 100_000  # of one entrant, beside Limits.disk_gib
 UNCOUNTED = 1 << 62  # bytes: more than any limit
@@ -20,19 +22,20 @@ LOOK_AGAIN = LOOK_AGAIN_BYTES, LOOK_AGAIN_FILES = 32 << 20, 1000  # growth of a 
 LOOK_AGAIN_S = 10.0  # and without any: a hard link takes neither an inode nor, nearly, a block
 LISTED_S = 2.0  # of our time for a disk, or what is open: a path may be 2,000 folders long
 LONGEST_S = 60.0  # to remove one: somebody may still be writing
+T = TypeVar("T")
 Still = Callable[[], contextlib.AbstractContextManager[bool | None]]  # whether it stopped somebody
 
 
-def remove_tree(top: Path) -> bool:
+def remove_tree(top: Path, within_s: float = LONGEST_S) -> bool:
     """Remove `top` and all below it, or the link that it is; whether it is gone. Raises nothing."""
     with contextlib.suppress(OSError), _opened(top) as fd:
-        deadline, mark, moved = time.monotonic() + LONGEST_S, secrets.token_hex(8), 0
+        deadline, mark, moved = time.monotonic() + within_s, secrets.token_hex(8), 0
         progress = True
         while progress and time.monotonic() < deadline:
             progress = False
-            for name in _emptied(fd):
+            for name in _until(deadline, _emptied(fd, deadline)):
                 with contextlib.suppress(OSError), _opened(name, fd) as inside:
-                    for below in _emptied(inside):
+                    for below in _until(deadline, _emptied(inside, deadline)):
                         with contextlib.suppress(OSError):
                             os.rename(below, f"{mark}-{moved}", src_dir_fd=inside, dst_dir_fd=fd)
                             moved, progress = moved + 1, True
@@ -61,11 +64,15 @@ def _opened(name: str | Path, folder: int | None = None) -> Iterator[int]:
         os.close(found)
 
 
-def _emptied(folder: int) -> list[str]:
-    """Unlink all in the open `folder` but its folders; their names."""
+def _until(deadline: float, these: Iterable[T]) -> Iterator[T]:
+    return itertools.takewhile(lambda _: time.monotonic() < deadline, these)
+
+
+def _emptied(folder: int, deadline: float) -> list[str]:
+    """Unlink all in the open `folder` but its folders, until then; their names."""
     folders: list[str] = []
     with os.scandir(folder) as entries:
-        for entry in entries:
+        for entry in _until(deadline, entries):
             if entry.is_dir(follow_symlinks=False):
                 folders.append(entry.name)
             else:
