@@ -527,6 +527,30 @@ def test_no_older_kernel_leaves_a_door_open(tmp_path: Path) -> None:
     assert found == dict.fromkeys(range(1, landlock.abi() + 1), shut), done.stderr
 
 
+OPENS_PROC = """
+import contextlib, os, pathlib, subprocess
+files = [file for top in ("/proc", "/proc/sys") for file in pathlib.Path(top).iterdir()]
+for path in (*files, pathlib.Path("/proc/1/cmdline")):
+    with contextlib.suppress(OSError):
+        if not path.name.isdigit() and not path.is_symlink():
+            if path.is_file():
+                path.open("rb").close()
+            if path.is_file() or os.listdir(path):
+                print(path)
+subprocess.run(["grep", "-q", "stack", "/proc/self/maps"], check=True)
+"""
+
+
+@needs_level_2
+def test_level_2_opens_no_more_of_proc_than_level_1() -> None:
+    """The kernel's command line can hold a password; that of the first process holds the rules."""
+    done = run_walled(enter.Rules(level=2), [sys.executable, "-c", OPENS_PROC])
+    assert done.returncode == 0, done.stderr
+    found = set(done.stdout.split())
+    assert found <= {*map(str, enter.FACTS), "/proc/sys"}
+    assert found >= {"/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/proc/sys/vm"}
+
+
 @needs_level_1
 def test_what_is_an_order_or_a_key_is_not_read(tmp_path: Path) -> None:
     """As root at level 1, to read /sys/class/zram-control/hot_add made a disk; it is only opened here."""

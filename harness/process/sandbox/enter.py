@@ -37,6 +37,7 @@ CONTAINER_MARK = "ATTNBOARD_CONTAINER"  # set by containers/Dockerfile
 PR_CAPBSET_READ, PR_CAPBSET_DROP, PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 23, 24, 47, 4
 PR_SET_NO_NEW_PRIVS = 38
 ROOM_BYTES = 2 << 30
+FACTS = tuple(Path("/proc", name) for name in readable.PROC_FACTS.split())
 #: With less an honest worker ends: torch and OpenBLAS start a thread for each core.
 FEWEST_PROCESSES = 32 + 2 * (os.cpu_count() or 1)
 
@@ -129,8 +130,7 @@ def usual_level() -> int:
 def grants(rules: Rules) -> Iterable[tuple[Path, int]]:
     """(path, Landlock's rights): system files to read, devices and its own /proc entry to use."""
     walled = rules.level == 2  # nothing is in sight but what may be read
-    facts = (Path("/proc", name) for name in readable.PROC_FACTS.split())
-    shown = [Path("/")] if walled else [*readable.readable_paths(), *facts]
+    shown = [Path("/")] if walled else [*readable.readable_paths(), *FACTS]
     for path in (*shown, *rules.ro):
         # Links to /sys/devices; to read a file beside them may be an order, as zram-control's is.
         yield path, landlock.READ_DIR if path == Path("/sys/class") else landlock.READ
@@ -150,6 +150,7 @@ def contents(rules: Rules) -> private_root.Contents:
         rw=rules.rw,
         fresh=rules.fresh,
         devices=tuple(readable.devices(rules.devices)),
+        facts=FACTS,
         room_bytes=rules.room_bytes,
         uid=os.geteuid() if rules.uid is None else rules.uid,
         gid=os.getegid() if rules.uid is None else rules.uid,

@@ -5,7 +5,7 @@
     /tmp, /dev/shm, the scratch folder        one small tmpfs, which ends with the process
     /etc                                      a few files by name, and users that are made up
     /dev                                      null and its like, the devices that are named
-    /proc                                     of this PID namespace
+    /proc                                     of this PID namespace; of the machine a few facts
     /sys                                      the hardware, not cgroups, not firmware
 
 Every path is where it is outside, links included, so that caches and import paths keep their names.
@@ -32,8 +32,6 @@ ATTR_RDONLY, ATTR_NOSUID, ATTR_NODEV, ATTR_NOEXEC = 1, 2, 4, 8
 OLD = "/.outside"  # where the machine's root hangs until all is taken from it
 ROOM = "/.room"  # the tmpfs behind /tmp, /dev/shm and the scratch folder
 SHARED = (Path("/tmp"), Path("/dev/shm"))  # what every program expects to write to
-#: What of /proc belongs to no process: read-only, whoever may write it.
-OF_THE_MACHINE = "/proc/sys /proc/pressure /proc/bus /proc/fs /proc/irq /proc/sysrq-trigger"
 #: Opened anew by a program that prints to /dev/stderr and the like.
 DEV_LINKS = {
     "fd": "/proc/self/fd",
@@ -51,6 +49,7 @@ class Contents:
     rw: tuple[Path, ...]
     fresh: tuple[Path, ...]  # empty folders in the tmpfs, to be written
     devices: tuple[Path, ...]
+    facts: tuple[Path, ...]  # of /proc
     room_bytes: int
     uid: int
     gid: int
@@ -71,14 +70,31 @@ def enter(contents: Contents) -> None:
     _devices(contents.devices)
     Path("/proc").mkdir()
     # Without root, only who has a whole /proc in sight is given another: the old root still is.
-    _mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
-    for place in OF_THE_MACHINE.split():
-        if Path(place).exists():
-            _mount(place, place, None, MS_BIND)
-            _attributes(place, ATTR_RDONLY | ATTR_NOSUID | ATTR_NODEV | ATTR_NOEXEC)
+    # hidepid: the command line of the first process holds the rules, and it is not dumpable.
+    _mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, "hidepid=1")
+    _hide_the_machine(contents.facts)
     checked("umount", libc.umount2(OLD.encode(), MNT_DETACH), 1)
     Path(OLD).rmdir()
     _mount("none", "/", None, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV)
+
+
+def _hide_the_machine(facts: Sequence[Path]) -> None:
+    """Of what belongs to no process leave `facts`, and nothing below /proc/sys to be written.
+
+    In place of the rest lie devices whose mount lets none be opened, and empty folders.
+    """
+    for path in (*Path("/proc").iterdir(), *Path("/proc/sys").glob("*")):
+        place = str(path)
+        if path.name.isdigit() or path.is_symlink() or path in facts:
+            continue
+        if place == "/proc/sys":
+            _mount(place, place, None, MS_BIND)
+            _attributes(place, ATTR_RDONLY | ATTR_NOSUID | ATTR_NODEV | ATTR_NOEXEC)
+        elif path.is_dir():
+            _mount("none", place, "tmpfs", MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC)
+        else:
+            _mount("/dev/null", place, None, MS_BIND)
+            _attributes(place, ATTR_NODEV)
 
 
 def _make_room(contents: Contents) -> None:
