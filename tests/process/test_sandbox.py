@@ -551,6 +551,16 @@ def test_level_2_opens_no_more_of_proc_than_level_1() -> None:
     assert found >= {"/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/proc/sys/vm"}
 
 
+@each_level
+def test_nothing_is_gained_at_exec(tmp_path: Path, level: int) -> None:
+    """Bits were left behind the first that a container lacks, and all at level 2 as root."""
+    words = ["grep", "CapBnd", "/proc/self/status"]
+    if level == 1 and os.geteuid() != 0:
+        pytest.skip("who is not root cannot")
+    done = run_walled(enter.Rules(level=level), words)
+    assert done.stdout.split() == ["CapBnd:", "0" * 16], done.stderr
+
+
 @needs_level_1
 def test_what_is_an_order_or_a_key_is_not_read(tmp_path: Path) -> None:
     """As root at level 1, to read /sys/class/zram-control/hot_add made a disk; it is only opened here."""

@@ -157,16 +157,19 @@ def contents(rules: Rules) -> private_root.Contents:
     )
 
 
+def bound_capabilities() -> None:
+    """Nothing is gained at exec; asks for CAP_SETPCAP, which goes with root's user."""
+    number = 0
+    while libc.prctl(PR_CAPBSET_READ, number, 0, 0, 0) >= 0:  # 0: a container's are not all there
+        libc.prctl(PR_CAPBSET_DROP, number, 0, 0, 0)
+        number += 1
+
+
 def drop_capabilities() -> None:
-    """Make root an ordinary user: nothing to gain at exec, nothing held, nothing inherited.
+    """Make root an ordinary user: nothing held, nothing inherited.
 
     Without this, root may read another process's environment whatever Landlock says (CAP_PERFMON).
     """
-    number = 0
-    while libc.prctl(PR_CAPBSET_READ, number, 0, 0, 0) == 1:
-        if libc.prctl(PR_CAPBSET_DROP, number, 0, 0, 0) < 0:
-            break  # not root: there is nothing in the bounding set that exec could hand out
-        number += 1
     libc.prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
     header = (ctypes.c_uint32 * 2)(0x20080522, 0)  # _LINUX_CAPABILITY_VERSION_3, this thread
     checked("capset", libc.capset(header, (ctypes.c_uint32 * 6)()), 0)
@@ -189,6 +192,7 @@ def enter(rules: Rules, line: int | None = None) -> None:
     returns is a fork of it. line: the descriptor on which that first process is told to stop the
     others.
     """
+    bound_capabilities()
     if rules.level == 2:
         namespaces.settle(rules.uid, contents(rules), line)
     else:  # nobody stands above it who would: what it starts stays below it, counted and stopped
