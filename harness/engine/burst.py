@@ -105,21 +105,8 @@ def _burst(
             return None
         state.quiet.release(worker)
     state.last_on_turn = name
-    reply: BurstReport
-    overdue = partial(end_overdue, state, worker)
-    strangers = [w for w in state.workers.values() if w.entrant.kind is Kind.SUBMISSION]
-    paying = partial(state.budget.spending, instead_of=name)
-    with WorkerProcess.none_loads(strangers, paying):  # who may burn all cores meanwhile
-        if question.stretch:
-            asked = (question.stretch.calls, question.stretch.seconds)
-            reply = state.judge.stretch(worker.label, *asked, timeout_s, overdue)
-        else:
-            kernels_s = state.limits.burst_s if timeout_s > state.limits.burst_s else None
-            reply = state.judge.burst(worker.label, timeout_s, overdue, options, kernels_s)
-        goes_on = worker.goes_on(reply)
-        locks = goes_on and not options.profile  # and needs a core to answer the lock in time
-        rest = state.quiet.hold(worker) if locks else Rest()
-    if not goes_on:
+    reply, rest = _on_turn(state, worker, question, options, timeout_s)
+    if not worker.goes_on(reply):
         reply = reap(state, worker, reply)
         return None if reply.status is Status.PASSED else reply
     if options.profile:
@@ -129,6 +116,36 @@ def _burst(
         return reap(state, worker, left_running(rest))
     state.clean_up()
     return reply.model_copy(update={"rest_ms": reply.rest_ms + rest.waited_ms})
+
+
+def _on_turn(
+    state: State, worker: WorkerProcess, question: Question, options: BurstOptions, timeout_s: float
+) -> tuple[BurstReport, Rest]:
+    """What the judge says of its calls, and how it came to rest: it is locked as soon as it may be.
+
+    That is while the judge verifies: what it did meanwhile would heat the chip, and count nowhere.
+    """
+    rests: list[Rest] = []
+
+    def hold() -> None:
+        rests.append(state.quiet.hold(worker))
+
+    name, overdue = worker.entrant.name, partial(end_overdue, state, worker)
+    strangers = [w for w in state.workers.values() if w.entrant.kind is Kind.SUBMISSION]
+    paying = partial(state.budget.spending, instead_of=name)
+    with WorkerProcess.none_loads(strangers, paying):  # who may burn all cores meanwhile
+        reply: BurstReport
+        if question.stretch:
+            asked = (question.stretch.calls, question.stretch.seconds)
+            reply = state.judge.stretch(worker.label, *asked, timeout_s, overdue)
+        else:
+            kernels_s = state.limits.burst_s if timeout_s > state.limits.burst_s else None
+            over = (lambda: None) if options.profile else hold
+            told = (worker.label, timeout_s, overdue, options, kernels_s, over)
+            reply = state.judge.burst(*told)
+        if worker.goes_on(reply) and not (rests or options.profile):
+            hold()  # it needs a core to answer the lock in time
+    return reply, rests[0] if rests else Rest()
 
 
 def left_running(rest: Rest) -> BurstReport:

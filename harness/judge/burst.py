@@ -9,6 +9,7 @@ One burst (K calls):
   T2 stops  the judge's stream, which waited for that, has read some words of all K outputs
   reply     K event times (T1, precise and forgeable)
   copy      the judge takes copies of the K outputs from where the worker's calls left them
+  over      the engine locks the worker meanwhile
   verify    every output against what was read and its references, every input against its own
 
 Queueing first hides the host's launch latency from T1 (7 µs for a bare launch, 20 to 180 µs
@@ -96,8 +97,9 @@ class WorkerLink:
         kind: ArenaKind,
         sizes: tuple[int, int],
         own_time: OwnTime | None = None,
+        over: Callable[[], object] = lambda: None,  # told when a burst's outputs are copied
     ) -> None:
-        self.sock, self.own_time = sock, own_time or OwnTime()
+        self.sock, self.own_time, self.over = sock, own_time or OwnTime(), over
         self.inputs = Arena.create(kind, sizes[0])
         size = OUTPUT_SHARES * aligned(sizes[1], PIECE_BYTES) if kind == "device" else sizes[1]
         self.outputs = Arena.create(kind, size)
@@ -202,7 +204,7 @@ class WorkerLink:
             )
         finally:
             withheld.restore()
-
+        self.over()  # it may be locked: no verdict waits for it
         if len(reply.calls_ms) != inputs.calls or len(reply.strides) != inputs.calls:
             told = f"{len(reply.calls_ms)} times and {len(reply.strides)} lists of strides"
             said = f"{told} for {inputs.calls} calls"

@@ -7,7 +7,7 @@ import random
 import socket
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -29,7 +29,7 @@ from harness.problems.shapes import hidden_cases
 from harness.process import wire
 from harness.process.cuda.driver import elapsed_ms, keep_memory_private
 from harness.process.cuda.shared_memory import Arena, ArenaKind
-from harness.process.messages import BurstReport, StretchReport
+from harness.process.messages import OVER, BurstReport, StretchReport
 from harness.schema import Case, Status
 from harness.schema.common import AXES
 from harness.schema.mismatch import Draw
@@ -41,7 +41,11 @@ CLEARED_BYTES = 256 << 20
 class Judge:
     """Holds the secret, the inputs of the turn and one link a worker."""
 
-    def __init__(self, problem: str, device: str) -> None:
+    def __init__(
+        self, problem: str, device: str, tell: Callable[[wire.Message], object] = lambda _: None
+    ) -> None:
+        """tell: takes what the engine hears before the answer to its request."""
+        self._tell = tell
         self.problem = get_problem(problem)
         self.tensors: Tensors = importlib.import_module(self.problem.tensors_module)
         self.device = torch.device(device)
@@ -93,7 +97,9 @@ class Judge:
         """Give a worker its arenas and have it load the submission."""
         name = message["worker"]
         sizes = (int(message["input_bytes"]), int(message["output_bytes"]))
-        link = WorkerLink(socket.socket(fileno=fds[0]), self.arena_kind, sizes, self.own_time)
+        line = socket.socket(fileno=fds[0])
+        over = partial(self._tell, OVER)
+        link = WorkerLink(line, self.arena_kind, sizes, self.own_time, over)
         self.links[name] = link
         try:
             link.map(message["timeout_s"])
@@ -298,7 +304,7 @@ def serve(engine: socket.socket, start: wire.Message, start_s: dict[str, float])
     torch.backends.cuda.matmul.allow_tf32 = False
     if start["device"] == "cuda":
         keep_memory_private()
-    judge = Judge(str(start["problem"]), str(start["device"]))
+    judge = Judge(str(start["problem"]), str(start["device"]), partial(wire.send, engine))
     start_s["device"] = time.monotonic() - begun
     if judge.device.type == "cuda":
         judge.warm_up()

@@ -2,7 +2,7 @@
 
     builder → engine   BuilderReply
     worker  → judge    WorkerReply
-    judge   → engine   JudgeReady, Done, Asked, Drawn, BurstReport, StretchReport, Revealed,
+    judge   → engine   OVER, JudgeReady, Done, Asked, Drawn, BurstReport, StretchReport, Revealed,
                        Dumped, Failed
 
 What comes out of an untrusted process is read as one of these or not at all: `understood` raises
@@ -29,6 +29,7 @@ LINE_BYTES = 300  # a kernel's name, a choice of an autotuner
 STEP_BYTES = 100
 LIBRARY_BYTES = 64
 MOST_LIBRARIES = 16  # that PyTorch has for one call
+OVER: Message = {"over": True}  # from the judge, in a turn: the worker has nothing left to do
 
 
 def _words(text: str, most_bytes: int) -> str:

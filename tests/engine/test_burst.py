@@ -14,6 +14,7 @@ from harness.cli.selftest.stand_ins import standing_in
 from harness.engine.burst import Question, draw_ahead, run_burst, settle
 from harness.engine.guards.budget import Budget
 from harness.engine.guards.quiet import Rest
+from harness.engine.processes.judge_client import BurstOptions
 from harness.problems.base import Probe
 from harness.process.messages import BurstReport
 from harness.schema import Case, Kind, Limits, Status
@@ -97,6 +98,57 @@ def test_what_was_drawn_ahead_is_asked_once_and_of_nobody_else(
             run_burst(state, name, check, 1)
     assert [label.split("/")[3] for label, _ in state.asked] == drawn
     assert len({label for label, _ in state.asked}) == len(drawn)
+
+
+@pytest.mark.parametrize(
+    ("said", "profile", "happened"),
+    [
+        (True, False, ["over", "hold", "verified"]),
+        (False, False, ["verified", "hold"]),  # it was not told so: at the latest now
+        (True, True, ["over", "verified"]),  # no process with a profiler is locked
+    ],
+)
+def test_a_worker_is_locked_while_the_judge_verifies(
+    said: bool, profile: bool, happened: list[str]
+) -> None:
+    state, seen = bench("a"), list[str]()
+
+    def burst(*told: Any) -> BurstReport:
+        if said:
+            seen.append("over")
+            told[-1]()
+        seen.append("verified")
+        return GOOD
+
+    state.judge.burst.side_effect = burst
+    state.quiet.hold.side_effect = lambda _: seen.append("hold") or Rest("", 0.4)
+    run_burst(state, "a", QUESTION, 1, BurstOptions(profile=profile))
+    assert seen == happened
+
+
+@pytest.mark.parametrize(
+    ("status", "fault", "told"),
+    [
+        (Status.PASSED, "its GPU work still ran", Status.LEFT_WORK_RUNNING),
+        (Status.INPUT_MUTATED, "its GPU work still ran", Status.INPUT_MUTATED),
+        (Status.INPUT_MUTATED, "", Status.INPUT_MUTATED),
+    ],
+)
+def test_who_was_locked_before_the_verdict_ends_by_the_verdict(
+    status: Status, fault: str, told: Status
+) -> None:
+    state = bench("a")
+
+    def burst(*asked: Any) -> BurstReport:
+        asked[-1]()
+        return GOOD if status is Status.PASSED else BurstReport(status=status)
+
+    state.judge.burst.side_effect = burst
+    state.quiet.hold.return_value = Rest(fault, 500.0)
+    reply = run_burst(state, "a", QUESTION, 1)
+    assert reply
+    assert reply.status is told
+    assert state.workers["a"].ended
 
 
 def test_an_ablation_asks_everybody_the_same() -> None:

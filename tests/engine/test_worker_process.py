@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import socket
 import threading
@@ -26,7 +27,7 @@ from harness.judge.burst import WorkerLink
 from harness.judge.judge import Judge
 from harness.measure.verdict import Evidence
 from harness.problems import Problem, get_problem
-from harness.process import wire
+from harness.process import messages, wire
 from harness.process.child import Child
 from harness.process.messages import BurstReport
 from harness.process.sandbox import enter
@@ -383,6 +384,30 @@ def test_the_deadline_is_one_for_all_and_who_breaks_the_judge_is_named() -> None
         "profiler_started",
     ]
     assert asked[3]["timeout_s"] <= asked[2]["timeout_s"] <= 5.0
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_is_told_in_a_turn_is_not_its_answer(fails: bool) -> None:
+    """Nor is the answer left for the next request, whatever happens meanwhile."""
+    ours, theirs = socket.socketpair()
+    client = JudgeClient(SimpleNamespace(line=ours), "attention_forward", "cpu", {})  # type: ignore[arg-type]
+    report = {"status": "PASSED", "calls_ms": [1.0]}
+    for answer in (messages.OVER, report, {"secret": "0" * 64, "commitment": "1" * 64}):
+        wire.send(theirs, answer)
+    seen = []
+
+    def over() -> None:
+        seen.append("over")
+        if fails:
+            raise OSError("no process")
+
+    with pytest.raises(OSError, match="no process") if fails else contextlib.nullcontext():
+        reply = client.burst("mine-1", 5.0, lambda _: None, over=over)
+        assert reply.calls_ms == (1.0,)
+    assert seen == ["over"]
+    assert client.reveal() == "0" * 64
+    ours.close()
+    theirs.close()
 
 
 def test_the_line_that_the_judge_gets_can_still_be_cut() -> None:

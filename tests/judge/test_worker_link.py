@@ -17,9 +17,11 @@ from harness.judge.stream import OwnTime  # noqa: E402
 from harness.judge.withheld import Withheld  # noqa: E402
 from harness.problems.base import TensorSpec  # noqa: E402
 from harness.process import wire  # noqa: E402
+from harness.process.messages import WorkerReply  # noqa: E402
 from harness.schema import Status, gate_delay_ms  # noqa: E402
 
 SPEC = TensorSpec("o", (1, 2, 64, 8), "fp16")
+SPEC_STRIDES = (1024, 512, 8, 1)
 SIZE = 2 * 64 * 8 * 2  # bytes of one
 ASKED = Inputs((), (SPEC,), tensors=[(), ()], references=[], kwargs={}, contract_limit=1.0)
 
@@ -77,6 +79,19 @@ def test_a_rehearsal_is_done_a_few_times_in_the_workers_own_memory(monkeypatch):
     assert seen == [(True, False)] * 3
     assert evicted == [0, 1, 2], "a single call's inputs are read from memory, as in a long burst"
     assert found.own_time.beyond(((spec,), 1), 1.0, 0.3, found) == pytest.approx(0.7)
+    found.close()
+    theirs.close()
+
+
+def test_the_engine_hears_that_a_burst_is_over_before_it_is_verified(monkeypatch):
+    ours, theirs = socket.socketpair()
+    seen = []
+    found = WorkerLink(ours, "host", (4096, 4 * SIZE), over=lambda: seen.append("over"))
+    reply = WorkerReply(op="go", calls_ms=(1.0, 1.0), strides=[[list(SPEC_STRIDES)]] * 2)
+    monkeypatch.setattr(found, "ask", lambda message, _: seen.append(message["op"]) or reply)
+    monkeypatch.setattr(burst, "same_bits", lambda *_: seen.append("inputs") or True)
+    assert found.burst(ASKED, Patience(1.0)).status is Status.PASSED
+    assert seen == ["prepare", "go", "over", "inputs"]
     found.close()
     theirs.close()
 

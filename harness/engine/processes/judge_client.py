@@ -106,14 +106,16 @@ class JudgeClient:
         overdue: Overdue,
         options: BurstOptions = PLAIN,
         kernels_s: float | None = None,
+        over: Callable[[], object] = lambda: None,
     ) -> BurstReport:
         """Run the current inputs on one worker; `timeout_s` to get ready, and again for its calls.
 
         kernels_s: what kernels may take once the calls have returned, where that is less.
+        over: called as soon as the worker has nothing left to do, while the judge verifies.
         """
         message = {"op": "burst", "worker": name, "timeout_s": timeout_s, **asdict(options)}
         message |= {} if kernels_s is None else {"kernels_s": kernels_s}
-        with self._turn(message, 2 * timeout_s, overdue) as answer:
+        with self._turn(message, 2 * timeout_s, overdue, over=over) as answer:
             return self._read(answer, BurstReport)
 
     def stretch(
@@ -166,7 +168,12 @@ class JudgeClient:
 
     @contextlib.contextmanager
     def _turn(
-        self, message: wire.Message, most_s: float, overdue: Overdue, fds: tuple[int, ...] = ()
+        self,
+        message: wire.Message,
+        most_s: float,
+        overdue: Overdue,
+        fds: tuple[int, ...] = (),
+        over: Callable[[], object] = lambda: None,
     ) -> Iterator[wire.Message]:
         """The answer to a request in which a worker runs; the judge takes `most_s` for it.
 
@@ -176,9 +183,19 @@ class JudgeClient:
         deadline_s = most_s + TURN_SPARE_S
         with self._busy_with(message["worker"]):
             self._send(message, fds)
-            if not select.select([self.child.line], [], [], deadline_s)[0]:
-                overdue(deadline_s)
-            yield self._receive(JUDGE_REQUEST_S)
+            answer = self._within(deadline_s, overdue)
+            if answer == messages.OVER:
+                try:
+                    over()
+                finally:  # or it would be taken for the answer to the next request
+                    answer = self._within(deadline_s, overdue)
+            yield answer
+
+    def _within(self, deadline_s: float, overdue: Overdue) -> wire.Message:
+        """The judge's next message; `overdue` ends the worker that keeps it."""
+        if not select.select([self.child.line], [], [], deadline_s)[0]:
+            overdue(deadline_s)
+        return self._receive(JUDGE_REQUEST_S)
 
     @contextlib.contextmanager
     def _busy_with(self, worker: str) -> Iterator[None]:
