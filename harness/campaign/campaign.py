@@ -103,9 +103,8 @@ class Campaign:
 
     @property
     def _waits(self) -> bool:
-        """Whether many have died and others began: how these end says whose fault it is."""
-        begun = any(a.deadline < math.inf for a in self.live.values())
-        return begun and self.dead_in_a_row >= DEAD_IN_A_ROW
+        """Whether many have died and others live: how these end says whose fault it is."""
+        return self.dead_in_a_row >= DEAD_IN_A_ROW and any(a.machine for a in self.live.values())
 
     def _build_ahead(self) -> None:
         """Send the builders of the units that come next, each once."""
