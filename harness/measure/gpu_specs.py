@@ -98,8 +98,8 @@ def misnamed(machine: Machine) -> str:
     for known in (name for each in PARTS for name in each.names):
         if machine.slug == Machine(gpu=known).slug and machine.gpu != known:
             return f"{machine.gpu}: written as {known} is, it takes its folder of results"
-    if machine.has_gpu and machine.slug == Machine().slug:
-        return f"{machine.gpu}: its rows would lie among a CPU's"
+    if machine.has_gpu is (machine.slug == Machine().slug):
+        return f"{machine.gpu}: of {machine.sms} SMs, its rows would lie in a folder of others"
     names = part.names if part else (machine.gpu,)
     said = f"{machine.gpu}: NVML says {' or '.join(names)}, or {__name__} lacks its name"
     return unlike(machine) or ("" if machine.gpu in names else said)

@@ -314,8 +314,8 @@ class Result(Front):
     machine: Machine
     build_s: Length | None = None
     secret_commitment: Plain = ""  # SHA-256 of the run's secret, made before the run
-    #: The secret itself, told afterwards.
-    secret: str = Field(default="", pattern=r"^([0-9a-f]{2}){0,64}$")
+    #: The secret itself, told afterwards. One with zeros behind it would draw the same inputs (HMAC).
+    secret: str = Field(default="", pattern=r"^([0-9a-f]{64})?$")
     log_tail: Told = ""
 
     @model_validator(mode="after")

@@ -185,7 +185,7 @@ def timed(row: Result, times_ms: dict[int, float]) -> Result:
         "status": Status.PASSED,
         "samples": samples,
         "error": Error(max_diff=1e-3, rel_l2=1e-4, worst_row=1e-4, finite=True),
-        "secret": "00",
+        "secret": "00" * 32,
     }
     return row.model_copy(update=told)
 
@@ -199,7 +199,7 @@ def timed(row: Result, times_ms: dict[int, float]) -> Result:
         {"samples": ()},
         {"blocks": 1000},
         {"numerics_class": ""},
-        {"secret": "00", "secret_commitment": "0" * 64},
+        {"secret": "00" * 32, "secret_commitment": "0" * 64},
         {"error": None},
         {"max_diff": 0.0},
         {"max_diff": None},
@@ -354,7 +354,8 @@ def test_a_unit_runs_on_what_was_asked_for() -> None:
         (on_gpu, Machine(), "asked for a GPU, NVML finds none"),
         (on_gpu.model_copy(update={"sku": "nvidia-b200"}), H200, "asked for nvidia-b200, this is"),
         (on_gpu, named("NVIDIA H200 2"), "NVIDIA H200 2: NVML says NVIDIA H200, or "),
-        (on_gpu, Machine(gpu="CPU", sms=5), "CPU: its rows would lie among a CPU's"),
+        (on_gpu, Machine(gpu="CPU", sms=5), "CPU: of 5 SMs, its rows would lie in a folder of"),
+        (unit, Machine(gpu="NVIDIA H300"), "NVIDIA H300: of 0 SMs, its rows would lie in a"),
     ):
         account = PendingResults(asked, print)
         assert account.meet(machine).startswith(said)

@@ -203,7 +203,7 @@ def opened(secret: str) -> dict[str, str]:
 
 def on_hidden_shapes(results: list[Result], suite: Suite, secret: str = "") -> list[Result]:
     """Each row once more on what its run draws from a secret of its own, as long a burst."""
-    secret = secret or f"{HIDDEN_SECRET}{results[0].secret}"
+    secret = secret or hashlib.sha256(f"{HIDDEN_SECRET}{results[0].secret}".encode()).hexdigest()
     number, problem = Secret(bytes.fromhex(secret)).seed, get_problem(suite.problem)
     found = []
     for case in hidden_cases(suite.cases, suite.hidden, number, problem):
@@ -659,6 +659,7 @@ FORGERIES: dict[str, tuple[Callable[[list[Result]], list[Result]], str]] = {
         "it says PASSED and is TIME_CLAIM_REJECTED: 20 of 20 bursts took longer",
     ),
     "a secret that everybody knows": (lambda r: one(r, **opened(SPENT)), "was told before"),
+    "that secret as long again": (lambda r: one(r, **opened(f"{SPENT}00")), "secret"),
     "hidden shapes of its own choice": (
         lambda r: [x.model_copy(update=opened("12" * 32)) if x.case.hidden else x for x in r],
         "whose hash it has",

@@ -122,7 +122,7 @@ def true_rows(long: float = 1.0) -> dict[str, Result]:
         bursts[7] = bursts[7].model_copy(update={"calls_ms": calls})
     evidence["mine"].likeness = {"flash": 0.71}
     evidence["crashed"].fail(Status.CRASHED, "signal 11", mismatch())
-    evidence["crashed"].told = (hashlib.sha256(b"\1").hexdigest(), "01")
+    evidence["crashed"].told = (hashlib.sha256(b"\1" * 32).hexdigest(), "01" * 32)
     commitment = hashlib.sha256(bytes.fromhex(SECRET)).hexdigest()
     facts = replace(
         FACTS.for_case(commitment, SECRET),
@@ -160,7 +160,7 @@ def rows_of(*failed: str) -> dict[str, Result]:
     for name in failed:
         evidence[name] = Evidence(ENTRANTS[name], CASE, worst=EXACT, version="torch 2.11")
         evidence[name].fail(Status.INCORRECT, "max diff 1 (normal)", mismatch())
-        evidence[name].told = (hashlib.sha256(b"\1").hexdigest(), "01")
+        evidence[name].told = (hashlib.sha256(b"\1" * 32).hexdigest(), "01" * 32)
     first = TRUE["mine"]
     facts = replace(FACTS.for_case(first.secret_commitment, SECRET), run=first.run, date=first.date)
     around = (first.null_gaps_ms, first.telemetry)
@@ -172,7 +172,7 @@ def left(status: Status) -> Result:
     """What `mine` tells of this case where its judge failed in another one: others began again."""
     failed = Evidence(ENTRANTS["mine"], CASE, version="torch 2.11")
     failed.fail(status, "it says why", mismatch() if status is Status.INCORRECT else None)
-    failed.told = (hashlib.sha256(b"\1").hexdigest(), "01") if failed.mismatch else None
+    failed.told = (hashlib.sha256(b"\1" * 32).hexdigest(), "01" * 32) if failed.mismatch else None
     facts = replace(FACTS.for_case("ab" * 32, ""), run=TRUE["mine"].run, date=TRUE["mine"].date)
     (row,) = conclude_case({"mine": failed}, facts, "base", {}, (), ())
     return row
