@@ -235,7 +235,7 @@ def _path_fault(path: str) -> str:
         return "the folder's name: small letters, digits and _ only"
     if not PATH.fullmatch("/".join(parts[2:])):
         return "a path of plain letters, digits, '_', '-' and '.' only"
-    if any(part in {"build", "dist"} or "." in part for part in parts[2:-1]):
+    if any(part in {"__pycache__", "build", "dist"} or "." in part for part in parts[2:-1]):
         return "a folder called build, dist or with a '.': git may ignore it, then no wheel has it"
     if Path(path).suffix not in KINDS:
         return f"kind '{Path(path).suffix}' is not one of {' '.join(sorted(KINDS))}"

@@ -108,6 +108,7 @@ def gone(work: Path) -> None:
             for folder in (
                 "build",
                 "dist",
+                "__pycache__",
                 "me.egg-info",
                 "lib.so",
                 "b/c.cubin",
@@ -434,7 +435,9 @@ def test_lint_finds_a_name_that_is_not_there(
     path = tmp_path / "submissions" / "mine" / file
     before = path.read_text() if path.exists() else ""
     Hub.write(
-        tmp_path, f"submissions/mine/{file}", f"{before}\n\ndef f():\n    return no_such_name\n"
+        tmp_path,
+        f"submissions/mine/{file}",
+        f"{before}\n\n# ruff: noqa\ndef f():\n    return no_such_name  # noqa\n",
     )
     assert CPU.main(["mine", "--root", str(tmp_path)]) == 1
 
