@@ -253,8 +253,11 @@ class Campaign:
         ended: set[str] = set()
         while ended < set(self.live) and time.monotonic() < deadline:
             for told in self.engine.poll(POLL_S):
-                account = self.live.get(told.label)
-                if account is not None and told.op == "result":
+                if (account := self.live.get(told.label)) is None:
+                    continue
+                if told.op == "hello":
+                    account.meet(Machine.model_validate(told.message["machine"]))
+                elif told.op == "result":
                     self._take(account, str(told.message["line"]))
-                elif account is not None and told.op == "gone":
+                elif told.op == "gone":
                     ended.add(told.label)
