@@ -175,7 +175,7 @@ def _indptr(workload: Any, name: str, path: Path) -> list[int]:
     body = read_file(home / source["path"], MOST_INDPTR, UsageError, within=home)
     end = 8 + int.from_bytes(body[:8], "little")
     if end > MOST_HEAD:
-        raise ValueError(f"inputs.{name}: a head of {end} bytes, at most {MOST_HEAD}")
+        raise ValueError(f"inputs.{name}: a head of more than {MOST_HEAD} bytes")
     head = json.loads(body[8:end])[source["tensor_key"]]
     first, last = head["data_offsets"]
     kind = {"I32": "<i4", "I64": "<i8"}[head["dtype"]]
