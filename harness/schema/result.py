@@ -314,7 +314,7 @@ class Result(Front):
     machine: Machine
     build_s: Length | None = None
     secret_commitment: Plain = ""  # SHA-256 of the run's secret, made before the run
-    #: The secret itself, told afterwards. One with zeros behind it would draw the same inputs (HMAC).
+    #: The secret itself, told afterwards; one with zeros behind it would draw the same (HMAC).
     secret: str = Field(default="", pattern=r"^([0-9a-f]{64})?$")
     log_tail: Told = ""
 
