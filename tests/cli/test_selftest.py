@@ -17,11 +17,13 @@ from typing import Any
 import pytest
 import yaml
 
+from harness.catalog.suites import load_suite
 from harness.cli.selftest import corpus, plan
 from harness.cli.selftest.corpus import Outcome, Specimen
 from harness.cli.selftest.plan import TOGETHER, ablate
 from harness.cli.selftest.specimen import unfold
 from harness.cli.selftest.stand_ins import STAND_INS, StandIn, stand_ins, standing_in, without
+from harness.engine import session
 from harness.errors import SuiteError
 from harness.measure import two_clocks
 from harness.measure.machine import Machine, inspect_machine
@@ -29,7 +31,7 @@ from harness.measure.two_clocks import check_clocks
 from harness.problems import get_problem
 from harness.process import forkserver, prestart
 from harness.process.sandbox.enter import usual_level
-from harness.schema import Manifest, Result, Sample, Status
+from harness.schema import Claims, Manifest, Result, Sample, Status
 from tests.board.factory import result
 
 ONE = '''# %% b9_mine
@@ -479,6 +481,16 @@ def test_without_the_two_clocks_every_time_is_believed(on_gpu: bool) -> None:
     assert not checked.refusal
     assert not any(sample.late for sample in checked.samples)
     assert check_clocks([told] * 9, [usual] * 9, [], two_clocks.clock_tolerance(on_gpu)).refusal
+
+
+def test_without_stress_a_run_has_no_probes() -> None:
+    suite = load_suite("smoke", ROOT / "configs")
+    request: Any = SimpleNamespace(suite=suite, machine=Machine(), sandbox=0)
+    with standing_in(_only("stress"), "engine"):
+        problem = session.facts_of(request).problem
+    asked = problem.probes(suite.cases[0], Claims()), problem.audits(suite.cases[0])
+    assert asked == ([], [])
+    assert session.facts_of(request).problem.probes(suite.cases[0], Claims())
 
 
 @pytest.mark.parametrize(

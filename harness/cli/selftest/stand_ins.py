@@ -170,7 +170,7 @@ STAND_INS: dict[str, tuple[StandIn, ...]] = {
     # NaN and infinity are asked for by name
     "finite": (_around("judge.burst:error_of", _blind_to_nan),),
     # odd arguments, lengths and values
-    "stress": (_around("engine.session:get_problem", _without_probes),),
+    "stress": (_around("measure.verdict:get_problem", _without_probes),),
     # inputs are compared after the burst
     "input_digest": (StandIn("judge.burst:same_bits", _always(True)),),
     # a plain tensor of the right shape, dtype and device
