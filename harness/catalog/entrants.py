@@ -344,27 +344,13 @@ def _agreed(path: Path, manifest: Manifest, asked: Problem | None) -> Problem:
 
 def _entries_of(path: Path, refused: list[SubmissionError] | None) -> list[Path]:
     """`path` itself, the rungs of a ladder, or the entries of a folder that is none itself."""
-    if os.path.isfile(path):
-        return [path]
-    if is_submission(path):
-        _require_one(path)
+    if os.path.isfile(path) or is_submission(path):
         return [path]
     if steps.is_ladder(path):
         return steps.rungs_of(path)
     found = steps.folders_with(path, "manifest.yaml", "submission.py", refused=refused)
     found += (file for file in path.glob("*.py") if not os.path.isdir(file) and _is_bare(file))
     return sorted(found) or ([] if refused else [path])
-
-
-def _require_one(folder: Path) -> None:
-    """Raise SubmissionError for a bare submission.py among others' entries: it would hide them."""
-    if not os.path.exists(folder / "manifest.yaml"):
-        others = steps.folders_with(folder, "manifest.yaml", "submission.py")
-        others += (file for file in folder.glob("*.py") if file.name != "submission.py")
-        for other in filter(lambda path: path.is_dir() or _is_bare(path), sorted(others)):
-            said = f"is an entry, as {other.name} beside it is"
-            hint = "rename it, or say in a manifest.yaml that its folder is one entry"
-            raise fault(folder / "submission.py", said, hint)
 
 
 def _is_bare(file: Path) -> bool:

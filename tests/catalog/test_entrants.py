@@ -646,22 +646,6 @@ def test_a_copy_that_was_changed_is_made_anew(tmp_path: Path) -> None:
         assert staged(entrant, target).keys() == {"submission.py", "manifest.yaml"}
 
 
-@pytest.mark.parametrize("other", ["bare.py", "told", "untold"])
-def test_a_hand_in_called_submission_hides_no_others(other: str, tmp_path: Path) -> None:
-    (tmp_path / "submission.py").write_text(GOOD)
-    (tmp_path / "helper.py").write_text("x = 1\n")
-    assert load(tmp_path).folder == tmp_path
-    if other.endswith(".py"):
-        (tmp_path / other).write_text(GOOD)
-    else:
-        make(tmp_path, other)
-    with pytest.raises(SubmissionError, match=f"as {other} beside it is"):
-        gather([str(tmp_path)], tmp_path / "none", Kind.SUBMISSION, PROBLEM)
-    (tmp_path / "manifest.yaml").write_text(f"name: {tmp_path.name}\n")
-    found, refused = gather([str(tmp_path)], tmp_path / "none", Kind.SUBMISSION, PROBLEM)
-    assert ([entrant.folder for entrant in found], refused) == ([tmp_path], [])
-
-
 def test_a_bare_file_is_alone_whatever_lies_beside_it(tmp_path: Path) -> None:
     (tmp_path / ".venv" / "bin").mkdir(parents=True)
     (tmp_path / ".venv" / "bin" / "python").symlink_to("/usr/bin/env")
