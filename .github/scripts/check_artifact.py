@@ -47,7 +47,7 @@ MOST_FILE_BYTES = 32 << 20
 MOST_LINE_BYTES = 4 << 20
 MOST_LINES = 500
 BEHIND_WALLS = re.compile(r"judged/[1-3]")  # 0: the submission could reach what the judge wrote
-COMMITTED = re.compile(rb'"secret_commitment":"([0-9a-f]{64})"')
+TOLD = re.compile(rb'"secret":"([0-9a-f]{64})"')
 MOST_AGE_S = 2 * 86_400  # from the measurement until its records are taken
 COMMIT_DIGITS = (
     12  # of the harness, as a record tells it; a '+' behind them says that files differed
@@ -64,7 +64,7 @@ class Expected:
     commit: str  # of the harness; the measuring job had the same checkout
     recorded: list[record.Head]  # what stands in the results already
     days: tuple[str, str]  # the first day that a run may tell, and the last moment
-    commitments: frozenset[str] = frozenset()  # of secrets that everybody knows
+    secrets: frozenset[str] = frozenset()  # that everybody knows; a commitment anybody can name
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -118,7 +118,7 @@ def expect(root: Path, submission: str, suite_name: str, into: Path) -> Expected
     commit = git(root, "rev-parse", "HEAD").decode().strip()
     days = dates_between(today() - MOST_AGE_S, today())
     recorded, _ = record.heads(into)
-    told = (COMMITTED.findall(path.read_bytes()) for path in into.rglob("*.jsonl"))
+    told = (TOLD.findall(path.read_bytes()) for path in into.rglob("*.jsonl"))
     known = frozenset(each.decode() for found in told for each in found)
     short = commit[:COMMIT_DIGITS]
     return Expected(submission, suite, entrants, short, recorded, days, known)
@@ -259,7 +259,7 @@ def _of_one(result: Result, expected: Expected) -> list[str]:
         f"{result.status.value}, a verdict on a baseline: the machine's fault, not the submission's": (
             mine or _leaves_the_board(result, expected.entrants.get(result.entry))
         ),
-        "its secret was told before": result.secret_commitment not in expected.commitments,
+        "its secret was told before": result.secret not in expected.secrets,
         f"{result.integrity[:20]!r}: not judged behind walls": not passed
         or bool(BEHIND_WALLS.fullmatch(result.integrity)),
         "no speed-up over the suite's baseline": not passed or result.speedup is not None,

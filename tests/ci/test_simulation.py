@@ -443,6 +443,15 @@ def test_a_last_record_that_no_board_ranks_beside_it_is_no_standard(
     assert gate(hub, before)[0] == 0
 
 
+def test_a_commitment_that_somebody_names_spends_no_secret(hub: Hub) -> None:
+    facts = {"run": "r0", "date": "2026-11-20T00:00:00Z", "seed": 7}
+    named = {"secret": "", "secret_commitment": opened(SECRET)["secret_commitment"]}
+    for result in consistent(measured(hub, 0.7, **facts)):
+        record.append(hub.trusted / "results", result.model_copy(update=named))
+    results = consistent(measured(hub, 0.9, run="r1", date="2026-11-21T00:00:00Z"))
+    assert take(hub, pack(hub.folder / "artifact", results)) == 0
+
+
 def losses(hub: Hub, spoiled: Callable[[int, Result], Result]) -> list[int]:
     """What the gate says of four losses of 0.9 % on the second config."""
     codes = []
