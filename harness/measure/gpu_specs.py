@@ -98,7 +98,7 @@ def misnamed(machine: Machine) -> str:
     for known in (name for each in PARTS for name in each.names):
         if machine.slug == Machine(gpu=known).slug and machine.gpu != known:
             return f"{machine.gpu}: written as {known} is, it takes its folder of results"
-    if machine.has_gpu is (machine.slug == Machine().slug):
+    if machine.slug == Machine().slug if machine.has_gpu else machine.gpu != Machine().gpu:
         return f"{machine.gpu}: of {machine.sms} SMs, its rows would lie in a folder of others"
     names = part.names if part else (machine.gpu,)
     said = f"{machine.gpu}: NVML says {' or '.join(names)}, or {__name__} lacks its name"

@@ -355,6 +355,7 @@ def test_a_unit_runs_on_what_was_asked_for() -> None:
         (on_gpu.model_copy(update={"sku": "nvidia-b200"}), H200, "asked for nvidia-b200, this is"),
         (on_gpu, named("NVIDIA H200 2"), "NVIDIA H200 2: NVML says NVIDIA H200, or "),
         (on_gpu, Machine(gpu="CPU", sms=5), "CPU: of 5 SMs, its rows would lie in a folder of"),
+        (unit, Machine(gpu="Cpu"), "Cpu: of 0 SMs, its rows would lie in a folder of"),
         (unit, Machine(gpu="NVIDIA H300"), "NVIDIA H300: of 0 SMs, its rows would lie in a"),
     ):
         account = PendingResults(asked, print)
