@@ -202,7 +202,8 @@ def enter(rules: Rules, line: int | None = None) -> None:
     # Among others of its user it could start none, were it held to a share.
     share = Rules.processes if rules.uid is None else rules.processes
     kinds = {resource.RLIMIT_NPROC: share, resource.RLIMIT_NOFILE: rules.open_files}
-    kinds |= dict.fromkeys((resource.RLIMIT_CORE, resource.RLIMIT_NICE, resource.RLIMIT_RTPRIO), 0)
+    kinds |= dict.fromkeys((resource.RLIMIT_NICE, resource.RLIMIT_RTPRIO), 0)
+    kinds |= {resource.RLIMIT_CORE: 1}  # at 0 the host's program is piped a dump all the same
     for kind, asked in (kinds | {resource.RLIMIT_SIGPENDING: 1024}).items():  # of its user
         most = _with_room(kind, asked)
         resource.setrlimit(kind, (most, most))
