@@ -236,7 +236,8 @@ def _path_fault(path: str) -> str:
     if not PATH.fullmatch("/".join(parts[2:])):
         return "a path of plain letters, digits, '_', '-' and '.' only"
     if any(part in {"__pycache__", "build", "dist"} or "." in part for part in parts[2:-1]):
-        return "a folder called build, dist or with a '.': git may ignore it, then no wheel has it"
+        named = "a folder called build, dist, __pycache__ or with a '.'"
+        return f"{named}: git may ignore it, then no wheel has it"
     if Path(path).suffix not in KINDS:
         return f"kind '{Path(path).suffix}' is not one of {' '.join(sorted(KINDS))}"
     return ""
