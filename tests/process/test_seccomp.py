@@ -227,11 +227,21 @@ def test_among_others_a_process_schedules_itself_only(machine: str) -> None:
         assert not found.allows(name, os.getppid())
         assert alone.allows(name, os.getppid())
         assert not alone.allows(name, 1)  # the first process of its namespaces
-    assert found.allows("setpriority", 0, 0)
-    assert not found.allows("setpriority", 0, 1)
-    for group_or_user in (1, 2):  # the first process of the namespaces is in either
-        assert not alone.allows("setpriority", group_or_user, 0)
     assert found.allows("kill", 1)  # Landlock's business
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_no_process_idles_and_no_rank_but_its_own_seems_to_change(machine: str) -> None:
+    found, alone = Filter(machine), Filter(machine, alone=True)
+    refused, pretended = seccomp.DENY | errno.EPERM, seccomp.DENY
+    for name in seccomp.RANKS:
+        assert found(name, 0) == found(name, os.getpid()) == pretended
+        assert found(name, os.getppid()) == alone(name, 1) == refused
+        assert alone(name, os.getppid()) == pretended
+    assert found("setpriority", 0, 0) == alone("setpriority", 0, 7) == pretended
+    assert found("setpriority", 0, 1) == alone("setpriority", 0, 1) == refused
+    for group_or_user in (1, 2):  # the first process of the namespaces is in either
+        assert alone("setpriority", group_or_user, 0) == refused
 
 
 @pytest.mark.parametrize("machine", MACHINES)

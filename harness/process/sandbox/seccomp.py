@@ -62,8 +62,10 @@ EXIT_SIGNAL, PR_SET_PDEATHSIG = 0xFF, 1
 MOST_ROOM = 1 << 20
 #: MADV_COLD, MADV_PAGEOUT: of a file that is its user's they drop what a rival will load.
 RECLAIMS = (20, 21)
-OF_A_PROCESS = ["prlimit64", "sched_setscheduler", "sched_setparam"]
-OF_A_PROCESS += ["sched_setattr", "sched_setaffinity"]
+OF_A_PROCESS = ("prlimit64", "sched_setaffinity")
+#: Its own is answered and not done: a thread that idles and is starved beside its own processes
+#: kept locks of the kernel, and with them renames on its file system, for a minute.
+RANKS = ("sched_setscheduler", "sched_setparam", "sched_setattr")
 SIGNALS = ("kill", "tkill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo")
 
 
@@ -169,9 +171,11 @@ def _judgements(alone: bool, held: Container[str]) -> Iterable[tuple[str, list[I
     which = [step for code, body in judged for step in ((EQUAL, 0, len(body), code), *body)]
     yield "prctl", [word(0), *which, *only(PRCTLS, answer(errno.EINVAL))]
     yield "fcntl", [word(1), *only(FCNTLS)]
-    own = [*each([1], REFUSED), DONE] if alone else only([0, os.getpid()])  # 1 is the walls' own
-    for name in OF_A_PROCESS:
-        yield name, [word(0), *own]
+    own = list[Instruction]()
+    for names, done in ((OF_A_PROCESS, DONE), (RANKS, answer(0))):  # 1 is the walls' own
+        own = [*each([1], REFUSED), done] if alone else [*each([0, os.getpid()], done), REFUSED]
+        for name in names:
+            yield name, [word(0), *own]
     yield "setpriority", [word(0), (EQUAL, 1, 0, PRIO_PROCESS), REFUSED, word(1), *own]
     for name in SIGNALS:
         yield name, [DONE] if alone or "signals" in held else [word(0), *only([os.getpid()])]
