@@ -137,7 +137,7 @@ def _on_turn(
         reply: BurstReport
         if question.stretch:
             asked = (question.stretch.calls, question.stretch.seconds)
-            reply = state.judge.stretch(worker.label, *asked, timeout_s, overdue)
+            reply = state.judge.stretch(worker.label, *asked, timeout_s, overdue, hold)
         else:
             kernels_s = state.limits.burst_s if timeout_s > state.limits.burst_s else None
             over = (lambda: None) if options.profile else hold

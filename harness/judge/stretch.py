@@ -167,6 +167,7 @@ def _gpu(link: WorkerLink, asked: Asked, timeout_s: float) -> StretchReport:
         checker.check()
     reply = link.answer("stretch", max(0.1, deadline - time.monotonic()))
     torch.cuda.synchronize()
+    link.over()
     if len(reply.calls_ms) != 1:
         said = f"{len(reply.calls_ms)} times for one stretch"
         raise WorkerGone(Status.INVALID_SUBMISSION, said)

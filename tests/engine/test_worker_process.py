@@ -386,8 +386,9 @@ def test_the_deadline_is_one_for_all_and_who_breaks_the_judge_is_named() -> None
     assert asked[3]["timeout_s"] <= asked[2]["timeout_s"] <= 5.0
 
 
+@pytest.mark.parametrize("asked", [(JudgeClient.burst,), (JudgeClient.stretch, 9, 0.1)])
 @pytest.mark.parametrize("fails", [False, True])
-def test_what_is_told_in_a_turn_is_not_its_answer(fails: bool) -> None:
+def test_what_is_told_in_a_turn_is_not_its_answer(fails: bool, asked: tuple[Any, ...]) -> None:
     """Nor is the answer left for the next request, whatever happens meanwhile."""
     ours, theirs = socket.socketpair()
     client = JudgeClient(SimpleNamespace(line=ours), "attention_forward", "cpu", {})  # type: ignore[arg-type]
@@ -402,7 +403,8 @@ def test_what_is_told_in_a_turn_is_not_its_answer(fails: bool) -> None:
             raise OSError("no process")
 
     with pytest.raises(OSError, match="no process") if fails else contextlib.nullcontext():
-        reply = client.burst("mine-1", 5.0, lambda _: None, over=over)
+        ask, *much = asked
+        reply = ask(client, "mine-1", *much, 5.0, lambda _: None, over=over)
         assert reply.calls_ms == (1.0,)
     assert seen == ["over"]
     assert client.reveal() == "0" * 64

@@ -15,6 +15,7 @@ import pytest
 torch = pytest.importorskip("torch")
 import torch.nn.functional as F  # noqa: E402
 
+from harness.judge import stretch  # noqa: E402
 from harness.judge.burst import WorkerGone, WorkerLink  # noqa: E402
 from harness.judge.inputs import Inputs  # noqa: E402
 from harness.judge.stretch import (  # noqa: E402
@@ -112,6 +113,20 @@ def test_an_honest_worker_has_a_time_and_all_that_was_compared_is_right(stretch_
     assert 0 < report.calls_ms[0] <= report.latency_ms
     assert report.until_s > report.since_s > 0
     assert report.rel_l2 < 1e-3
+
+
+def test_a_worker_may_be_locked_before_what_it_gave_is_looked_at(monkeypatch):
+    monkeypatch.setattr(stretch, "_SpotChecker", lambda *_: None)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    ours, theirs = socket.socketpair()
+    wire.send(theirs, {"op": "done", "calls_ms": []})
+    seen = []
+    link = WorkerLink(ours, "host", (1, 1), over=lambda: seen.append("over"))
+    with pytest.raises(WorkerGone, match="0 times for one stretch"):
+        stretch._gpu(link, asked(0.05), 20)
+    assert seen == ["over"]
+    for end in (ours, theirs):
+        end.close()
 
 
 def test_a_stale_result_is_refused(stretch_of):

@@ -119,11 +119,18 @@ class JudgeClient:
             return self._read(answer, BurstReport)
 
     def stretch(
-        self, name: str, calls: int, seconds: float, timeout_s: float, overdue: Overdue
+        self,
+        name: str,
+        calls: int,
+        seconds: float,
+        timeout_s: float,
+        overdue: Overdue,
+        over: Callable[[], object] = lambda: None,
     ) -> StretchReport:
         """Run `calls` calls, some `seconds`, on windows into the current inputs, back to back."""
-        message = {"op": "stretch", "worker": name, "calls": calls, "seconds": seconds}
-        with self._turn(message | {"timeout_s": timeout_s}, 2 * timeout_s, overdue) as answer:
+        message: wire.Message = {"op": "stretch", "worker": name, "timeout_s": timeout_s}
+        message |= {"calls": calls, "seconds": seconds}
+        with self._turn(message, 2 * timeout_s, overdue, over=over) as answer:
             return self._read(answer, StretchReport)
 
     def start_profilers(
