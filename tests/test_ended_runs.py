@@ -19,14 +19,16 @@ import pytest
 from harness.board.store import Checked
 from harness.catalog.entrants import find_entrants, load_entrant
 from harness.catalog.request import Request
+from harness.engine import run as engine_run
 from harness.engine import session
 from harness.engine.events import Observer
-from harness.engine.processes.judge_client import JudgeClient
+from harness.engine.processes.judge_client import JudgeClient, JudgeFailed
+from harness.engine.run import Run
 from harness.engine.run_state import FAILED_FAST, NOBODY_LEFT
 from harness.measure.machine import inspect_machine
 from harness.problems import get_problem
 from harness.process.project import HOME
-from harness.schema import Kind, Result, Status, Suite
+from harness.schema import Case, Kind, Result, Status, Suite
 from tests.board.factory import load
 
 pytestmark = pytest.mark.usefixtures("warm")
@@ -99,6 +101,26 @@ def test_who_kills_the_judge_leaves_and_costs_nobody_else_a_row(
     mine = [found[name, case].status for name in ("honest", "second") for case in CASES]
     assert mine == [Status.PASSED] * 4
     assert len({(row.run, row.date) for row in found.values()}) == 1, "it stays one run"
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("shape", ["two", "hidden_hdim16"])
+def test_who_kills_the_judge_behind_the_clocks_keeps_no_row(
+    request_of: Request, monkeypatch: pytest.MonkeyPatch, shape: str
+) -> None:
+    """Kernels are named when all is timed, and hidden shapes tell no place of their own."""
+
+    def named(run: Run, case: Case, names: list[str]) -> None:
+        if case.name == shape and "breaker" in names:
+            cause = JudgeFailed("it is gone", "")
+            cause.worker = run.workers["breaker"].label
+            raise cause
+
+    monkeypatch.setattr(engine_run, "name_kernels", named)
+    hidden = request_of.suite.model_copy(update={"hidden": 1})
+    found = rows(replace(request_of, suite=hidden))
+    assert {found["breaker", case].status for case in CASES} == {Status.BROKE_THE_RUN}
+    assert found["honest", "hidden_hdim16"].status is Status.PASSED
 
 
 def test_a_judge_without_memory_is_nobodys_verdict(

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from harness.engine.adaptive import AdaptiveRun
 from harness.engine.correctness import check_cases
 from harness.engine.processes.judge_client import JudgeFailed
-from harness.engine.run_state import State
+from harness.engine.run_state import NOBODY_LEFT, State
 from harness.engine.sustain import sustain
 from harness.engine.timing import name_kernels, time_case
 from harness.errors import HarnessError
@@ -54,6 +54,7 @@ class Run(State):
             self._time_cases()
             for case in self.suite.cases:
                 name_kernels(self, case, [n for n in self.workers if self.may_run(n, case)])
+            for case in self.suite.cases:  # behind the last turn: who breaks the judge has no row
                 self._finish(case, *self.revealed[case.name])
 
     def _time_cases(self) -> None:
@@ -92,7 +93,8 @@ class Run(State):
 
     def _left_out(self, name: str, before: Sequence[Evidence], cases: Sequence[Case]) -> None:
         """Who failed one of the suite's own cases, or could not start, is tried on no other."""
-        failed = [k for k in before if k.status not in (None, Status.UNSUPPORTED)]
+        ended = [k for k in before if k.status not in (None, Status.UNSUPPORTED)]
+        failed = [k for k in ended if k.reason != NOBODY_LEFT]
         for case in cases if failed else ():
             status, reason = Status.INTERRUPTED, "not measured: it failed on the suite's own shapes"
             if failed[0].status is Status.UNAVAILABLE:

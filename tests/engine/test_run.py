@@ -21,7 +21,7 @@ from harness.engine.burst import Question, run_burst
 from harness.engine.guards.budget import Budget
 from harness.engine.guards.quiet import Quiet
 from harness.engine.run import Run
-from harness.engine.run_state import wanted_probes
+from harness.engine.run_state import NOBODY_LEFT, wanted_probes
 from harness.errors import WireError
 from harness.measure.verdict import Evidence
 from harness.problems import get_problem
@@ -227,3 +227,15 @@ def test_who_breaks_a_run_is_written_on_open_shapes_of_the_suite_alone() -> None
     run._finish = lambda case, *_: written.append(case.name)
     broken = Run._leaves(run, "mine", Status.BROKE_THE_RUN, "it died")
     assert written == list(broken.open_cases) == ["b"]
+
+
+@pytest.mark.parametrize(("why", "open_"), [(NOBODY_LEFT, True), ("changed", False)])
+def test_who_had_nobody_beside_it_on_a_shape_is_asked_on_hidden_ones(why: str, open_: bool) -> None:
+    """A library had no time where the only entry left could do no more than one headdim."""
+    run, case = object.__new__(Run), load_suite("quick", ROOT / "configs").cases[0]
+    known = Evidence(MagicMock(), case)
+    run.record = lambda *_: known  # type: ignore[method-assign]
+    before = Evidence(MagicMock(), case)
+    before.fail(Status.INTERRUPTED, why)
+    run._left_out("sdpa", [before], [case])
+    assert (known.status is None) is open_
