@@ -127,17 +127,20 @@ def _user(key: str, taken: Set[int | None]) -> int | None:
             return uid
 
 
-def _make_room(folders: Mapping[Path, int], most_gib: float) -> None:
-    """Empty those that hold too much; what fails now the next run tries again."""
+def _make_room(folders: Mapping[Path, int], most_gib: float) -> bool:
+    """Empty those that hold too much, and say whether one did; the next run tries again."""
+    found = False
     for folder, uid in folders.items():
         with contextlib.suppress(OSError):
-            own_folder(folder, uid, most_gib)
+            found |= own_folder(folder, uid, most_gib)
+    return found
 
 
-def own_folder(folder: Path, uid: int, most_gib: float) -> None:
+def own_folder(folder: Path, uid: int, most_gib: float) -> bool:
     """Make `folder` for `uid`; what another user left there, or too much, is removed first.
 
     It is put aside before: what cannot be removed soon is in nobody's way until the run is over.
+    Returns whether there was such.
     While a process of another run lives there it stays, and goes when the last of them ends.
     """
     most = int(most_gib * 2**30)
@@ -151,6 +154,7 @@ def own_folder(folder: Path, uid: int, most_gib: float) -> None:
             os.chown(folder, uid, uid)
     if anew:
         remove_aside(folder.parent, ASIDE_S)
+    return anew
 
 
 def remove_aside(folder: Path, within_s: float = LONGEST_S) -> None:

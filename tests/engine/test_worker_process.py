@@ -184,7 +184,12 @@ def test_what_is_over_its_quota_goes_when_its_process_ends(tmp_path: Path) -> No
             path.write_bytes(b"x" * size)
         mine.end()
         assert [path.exists() for path in left] == [stays] * 2
+        assert mine.overfilled is not stays
     assert mine.jail.cache.is_dir()
+    mine._child = None
+    refused = mine.attach(MagicMock(), (1, 1), 1.0, lambda _: None)
+    assert refused is not None, "in each case it left as much again, until the run was over"
+    assert (refused.status, mine.starts) == (Status.OVER_QUOTA, 0)
 
 
 def test_a_cache_in_which_another_run_lives_is_emptied_by_the_last_to_leave(tmp_path: Path) -> None:

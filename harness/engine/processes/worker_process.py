@@ -37,6 +37,7 @@ ENDS_WORKER = frozenset(
 #: No row may stand under the hash of other bytes.
 CHANGED = "the copy of its files that workers read was changed during the run: run it again"
 RUNNING = "still running"
+OVERFILLED = "it left more in its folders than `disk_gib` and the number of files allow"
 Paying = Callable[[str], contextlib.AbstractContextManager[object]]
 CleanUp = Callable[[], object]  # ends what processes of the run have left behind
 
@@ -52,16 +53,18 @@ class WorkerProcess:
         jail: Jail,
         forkserver: ForkServer | None = None,
         unmade: str = "",
-        make_room: CleanUp = lambda: None,
+        make_room: Callable[[], bool] = lambda: False,
     ) -> None:
         """`forkserver`: without one, each process imports torch by itself.
 
-        `make_room`: empties its folders if it left too much in them, for others and later runs.
+        `make_room`: empties its folders if it left too much in them, for others and later runs;
+        whether it had to.
         """
         self.entrant, self.problem, self.device, self.jail = entrant, problem, device, jail
         self.forkserver = forkserver
         self.unmade = unmade  # why its folders are not there, if they are not
         self.make_room = make_room
+        self.overfilled = False  # what it left waits to be removed: it gets no other folder
         self.starts = 0
         self.attached = False
         #: Its processes that the driver holds back, see harness/engine/guards/quiet.py.
@@ -169,8 +172,10 @@ class WorkerProcess:
         finally:
             self.builder = None
             builder.end()
-            self.make_room()
+            self.overfilled |= self.make_room()
             self.build_log = builder.log_tail()
+        if self.overfilled:
+            return Status.OVER_QUOTA, f"build: {OVERFILLED}", 0.0
         if reply.op == "built":
             self.build_steps = reply.steps
             return None, "", took_s
@@ -202,6 +207,8 @@ class WorkerProcess:
     ) -> BurstReport | None:
         """Have it run and loaded, with its buffers mapped; None, or how it failed."""
         if not self.alive:
+            if self.overfilled:
+                return BurstReport(status=Status.OVER_QUOTA, message=OVERFILLED)
             self.start()
         failure = judge.attach(self.label, self.child, sizes, timeout_s, overdue)
         self.attached = True
@@ -223,7 +230,7 @@ class WorkerProcess:
         """Kill the worker, whatever it does."""
         if self._child:
             self._child.end()
-            self.make_room()
+            self.overfilled |= self.make_room()
 
     def end_for(self, status: Status, why: str, child: Child | None = None) -> None:
         """Kill it, or only `child`, for a reason; who watches others cannot wait for its end."""
