@@ -254,7 +254,7 @@ def test_managed_memory_of_the_gpu_is_whose_mapping_it_is(
 ) -> None:
     """NVML names no process for it."""
     monkeypatch.setattr(usage, "host_bytes", lambda *_: 0)
-    monkeypatch.setattr(usage, "managed_bytes", {7: 0, 8: 7 * GIB}.__getitem__)
+    monkeypatch.setattr(usage, "managed_bytes", lambda pids: 7 * GIB if 8 in pids else 0)
     someone, on_device = watched(tmp_path), {7: GIB, 8: GIB}
     made = watch([someone], on_device)
     assert made.excess(someone, child(tmp_path), on_device) is None
@@ -262,6 +262,9 @@ def test_managed_memory_of_the_gpu_is_whose_mapping_it_is(
     found = made.excess(someone, child(tmp_path), on_device)
     assert found == (Status.OUT_OF_MEMORY, "GPU memory 9.0 GiB, allowed 8")
     assert made.excess(someone, child(tmp_path), {9: GIB}) is None, "it has no context"
+    monkeypatch.setattr(usage, "managed_bytes", lambda _: folders.UNCOUNTED)
+    found = made.excess(someone, child(tmp_path), on_device)
+    assert found == (Status.OVER_QUOTA, "its mappings could not be read whole")
 
 
 def test_what_nobody_maps_is_counted_by_the_control_group(

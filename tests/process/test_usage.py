@@ -25,7 +25,7 @@ from pathlib import Path
 import pytest
 
 from harness.process import process_tree
-from harness.process.sandbox import enter, private_root, usage
+from harness.process.sandbox import enter, folders, private_root, usage
 
 MIB = 1 << 20
 
@@ -384,16 +384,29 @@ def test_shared_memory_that_grows_as_fast_as_a_file_in_memory_shrinks_is_counted
 def test_managed_memory_is_what_is_mapped_of_the_driver_s_file(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert usage.managed_bytes(os.getpid()) == 0
+    me = [os.getpid()]
+    assert usage.managed_bytes(me) == 0
     maps = (
         b"7f0000000000-7f0040000000 rw-s 7f97b6000000 00:06 177  /dev/nvidia-uvm\n"
         b"7f0080000000-7f0090000000 rw-s 00000000 00:01 15372    /dev/zero (deleted)\n"
     )
     with monkeypatch.context() as patched:
-        patched.setattr(usage, "_mappings", lambda _: maps)
-        assert usage.managed_bytes(os.getpid()) == 1 << 30
+        patched.setattr(usage, "_mappings", lambda *_: maps)
+        assert usage.managed_bytes(me * 2) == 2 << 30
     monkeypatch.setattr(usage, "MOST_MAPPINGS_BYTES", 1000)  # less than a Python has
-    assert usage.managed_bytes(os.getpid()) > 1 << 60
+    assert usage.managed_bytes(me) == folders.UNCOUNTED
+
+
+def test_of_all_mappings_of_an_entrant_no_more_is_read_than_of_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """400 forks with 15 MiB each: for 39 s nobody looked at how much of the GPU it took."""
+    asked = []
+    told = b"x" * (usage.MOST_MAPPINGS_BYTES - 1)
+    monkeypatch.setattr(usage, "_threads_of", lambda pid: [str(pid)])
+    monkeypatch.setattr(usage, "_mappings", lambda path, most: asked.append(path) or told[:most])
+    assert usage.managed_bytes(range(400)) == folders.UNCOUNTED
+    assert len(asked) == 2
 
 
 def test_open_files_are_counted_by_the_room_for_them() -> None:

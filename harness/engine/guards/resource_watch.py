@@ -137,7 +137,9 @@ class ResourceWatch(threading.Thread):
         device = sum(on_device.get(pid, 0) for pid in pids)
         # and managed memory, which NVML names no process for, where the GPU has much of it
         if device and self.monitor.unnamed_bytes() > usage.UNNAMED_BYTES:
-            device += sum(map(usage.managed_bytes, pids))
+            device += usage.managed_bytes(pids)
+        if device >= UNCOUNTED:
+            return Status.OVER_QUOTA, "its mappings could not be read whole"
         if device > most:
             why = f"GPU memory {device / GIB:.1f} GiB, allowed {most / GIB:g}"
             return Status.OUT_OF_MEMORY, why

@@ -39,7 +39,7 @@ ALARM_WATCHES, THROUGH_EPOLLS, MOST_WATCHES = 3, 660, 16_384  # the last: 2.5 ms
 #: tmpfs has 200,000 folders.
 PROC_BYTES, LISTING, LISTING_BYTES = 64 << 10, "/fdinfo/", 1 << 30
 MAPPINGS, MAPPINGS_BYTES = "maps", 256 << 20
-MOST_MAPPINGS_BYTES = 16 << 20  # that are read of one process; of one with torch 50 KiB
+MOST_MAPPINGS_BYTES = 16 << 20  # that are read of one entrant; of a process with torch 50 KiB
 WALKED_BYTES = 256 << 20  # of page tables: to walk more takes seconds in which nobody is watched
 
 
@@ -143,25 +143,28 @@ def descriptors(pid: int) -> int:
     return max((each.get("FDSize", 0) for each in told), default=0)
 
 
-def managed_bytes(pid: int) -> int:
-    """What it has mapped of the driver's managed memory, which NVML names no process for.
+def managed_bytes(pids: Iterable[int]) -> int:
+    """What they have mapped of the driver's managed memory, which NVML names no process for.
 
-    More than any limit of who has more to tell than is read: the path of one mapping may be 1 MB.
+    UNCOUNTED if they have more to tell than is read: the path of one mapping may be 1 MB.
     """
-    maps = b""
-    for thread in _threads_of(pid):  # one that has ended tells nothing
-        with contextlib.suppress(OSError):
-            maps = maps or _mappings(f"/proc/{thread}/maps")
-    if len(maps) == MOST_MAPPINGS_BYTES:
-        return UNCOUNTED
-    mine = (line for line in maps.split(b"\n") if line.endswith(b" /dev/nvidia-uvm"))
-    ends = (line.partition(b" ")[0].split(b"-") for line in mine)
-    return sum(int(last, 16) - int(first, 16) for first, last in ends)
+    found, left = 0, MOST_MAPPINGS_BYTES
+    for pid in pids:
+        maps = b""
+        for thread in _threads_of(pid):  # one that has ended tells nothing
+            with contextlib.suppress(OSError):
+                maps = maps or _mappings(f"/proc/{thread}/maps", left)
+        if (left := left - len(maps)) == 0:
+            return UNCOUNTED
+        mine = (line for line in maps.split(b"\n") if line.endswith(b" /dev/nvidia-uvm"))
+        ends = (line.partition(b" ")[0].split(b"-") for line in mine)
+        found += sum(int(last, 16) - int(first, 16) for first, last in ends)
+    return found
 
 
-def _mappings(path: str) -> bytes:
+def _mappings(path: str, most: int) -> bytes:
     with open(path, "rb") as file:
-        return file.read(MOST_MAPPINGS_BYTES)
+        return file.read(most)
 
 
 def page_table_bytes(pid: int) -> int:
