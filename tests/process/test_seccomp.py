@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -242,6 +243,19 @@ def test_no_process_idles_and_no_rank_but_its_own_seems_to_change(machine: str) 
     assert found("setpriority", 0, 1) == alone("setpriority", 0, 1) == refused
     for group_or_user in (1, 2):  # the first process of the namespaces is in either
         assert alone("setpriority", group_or_user, 0) == refused
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("alone", [False, True])
+def test_the_limit_of_dumps_seems_to_change_and_others_do(machine: str, alone: bool) -> None:
+    """At 0 instead of 1 the host's program is piped a dump, as root, of whoever wants it to run."""
+    found, core, files = Filter(machine, alone), resource.RLIMIT_CORE, resource.RLIMIT_NOFILE
+    for new_limit in (1, 1 << 32, -1):
+        assert found("prlimit64", 0, core, new_limit) == seccomp.DENY  # errno 0
+        assert found.allows("prlimit64", 0, files, new_limit)
+    assert found.allows("prlimit64", 0, core, 0)
+    assert found("setrlimit", core) == seccomp.DENY
+    assert found.allows("setrlimit", files)
 
 
 @pytest.mark.parametrize("machine", MACHINES)

@@ -8,6 +8,7 @@ import ctypes
 import errno
 import os
 import platform
+import resource
 import signal
 import struct
 from collections.abc import Container, Iterable
@@ -171,11 +172,15 @@ def _judgements(alone: bool, held: Container[str]) -> Iterable[tuple[str, list[I
     which = [step for code, body in judged for step in ((EQUAL, 0, len(body), code), *body)]
     yield "prctl", [word(0), *which, *only(PRCTLS, answer(errno.EINVAL))]
     yield "fcntl", [word(1), *only(FCNTLS)]
+    # Its bound is 1, at which none is dumped; at 0 the host's program is piped a dump as root.
+    yield "setrlimit", [word(0), *each([resource.RLIMIT_CORE], answer(0)), DONE]
+    asks = [word(2), (EQUAL, 0, 2, 0), word(2, 1), (EQUAL, 1, 0, 0), answer(0)]  # no new limit
+    before = {"prlimit64": [word(1), (EQUAL, 0, len(asks), resource.RLIMIT_CORE), *asks]}
     own = list[Instruction]()
     for names, done in ((OF_A_PROCESS, DONE), (RANKS, answer(0))):  # 1 is the walls' own
         own = [*each([1], REFUSED), done] if alone else [*each([0, os.getpid()], done), REFUSED]
         for name in names:
-            yield name, [word(0), *own]
+            yield name, [*before.get(name, ()), word(0), *own]
     yield "setpriority", [word(0), (EQUAL, 1, 0, PRIO_PROCESS), REFUSED, word(1), *own]
     for name in SIGNALS:
         yield name, [DONE] if alone or "signals" in held else [word(0), *only([os.getpid()])]
