@@ -35,7 +35,7 @@ warmup_blocks: 1
 cases:
   - {name: one, batch: 2, heads: 8, seqlen: 2048, headdim: 64, burst: 4}
   - {name: two, batch: 2, heads: 8, seqlen: 2048, headdim: 128, burst: 4}
-limits: {burst_s: 5, first_call_s: 8, memory_gib: 8, gpu_memory_gib: 24}
+limits: {burst_s: 5, first_call_s: 8, memory_gib: 4, gpu_memory_gib: 24}
 """
 HONEST = """\
 import torch
@@ -86,7 +86,7 @@ FAULTS = {
     "eats_the_host": (
         "_hoard = []\n"
         + HONEST.replace(
-            "return attention", "_hoard.append(bytearray(b'x' * (4 << 30))); return attention"
+            "return attention", "_hoard.append(bytearray(b'x') * (4 << 30)); return attention"
         ),
         {"OUT_OF_MEMORY"},
         "host memory",
