@@ -178,17 +178,24 @@ def test_what_is_over_its_quota_goes_when_its_process_ends(tmp_path: Path) -> No
     (tmp_path / "scratch").mkdir()
     mine = Crew(request, problem, "cpu", tmp_path / "scratch").workers["mine"]
     mine._child = MagicMock()
+    left = [folder / "left" for folder in (mine.jail.cache, mine.jail.scratch)]
     for size, stays in ((100_000, True), (2 << 20, False)):
-        left = [folder / "left" for folder in (mine.jail.cache, mine.jail.scratch)]
         for path in left:
             path.write_bytes(b"x" * size)
         mine.end()
         assert [path.exists() for path in left] == [stays] * 2
-        assert mine.overfilled is not stays
     assert mine.jail.cache.is_dir()
-    mine._child = None
+
+
+def test_who_left_too_much_gets_no_other_folder(tmp_path: Path) -> None:
+    """In each case it left as much again, which was in nobody's count until the run was over."""
+    request, problem = on_a_small_disk(tmp_path)
+    (tmp_path / "scratch").mkdir()
+    mine = Crew(request, problem, "cpu", tmp_path / "scratch").workers["mine"]
+    mine._child = MagicMock(alive=False)  # nobody ended it
+    (mine.jail.cache / "left").write_bytes(b"x" * (2 << 20))
     refused = mine.attach(MagicMock(), (1, 1), 1.0, lambda _: None)
-    assert refused is not None, "in each case it left as much again, until the run was over"
+    assert refused is not None
     assert (refused.status, mine.starts) == (Status.OVER_QUOTA, 0)
 
 

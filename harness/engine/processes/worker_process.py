@@ -207,6 +207,7 @@ class WorkerProcess:
     ) -> BurstReport | None:
         """Have it run and loaded, with its buffers mapped; None, or how it failed."""
         if not self.alive:
+            self.end()  # one that died unattended: what did it leave?
             if self.overfilled:
                 return BurstReport(status=Status.OVER_QUOTA, message=OVERFILLED)
             self.start()
