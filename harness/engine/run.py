@@ -1,6 +1,6 @@
 """Run a suite: check every case, time it, turn evidence into records.
 
-A case that is timed to its end gets its row, whatever happens to the others. A failure ends one
+A case that is timed to its end gets its row, also where the run is ended. A failure ends one
 entrant's case, never the run. If the judge fails in an entrant's turn, that entrant leaves with
 BROKE_THE_RUN, a verdict that takes the place of older ones (or HARNESS_ERROR, where the machine had
 no memory or disk left), and session.py begins the open cases again without it. In nobody's turn it
