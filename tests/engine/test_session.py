@@ -396,7 +396,7 @@ def test_a_cache_that_is_too_deep_is_not_kept_and_stops_nobody(
     tmp_path: Path, most_gib: float
 ) -> None:
     cache = tmp_path / "cache"
-    nested(cache, 2100)  # beyond what is counted, and Python's 1000 frames
+    nested(cache, 1100)  # beyond a path's 4096 bytes, and Python's 1000 frames
     (cache / "file").write_bytes(b"x" * (1 << 20))
     assign_roles.own_folder(cache, os.geteuid(), most_gib)
     assert not any(cache.iterdir())

@@ -28,7 +28,7 @@ from harness.engine.processes.worker_process import WorkerProcess
 from harness.measure.telemetry import Monitor
 from harness.process.child import Child
 from harness.process.sandbox import enter, usage
-from harness.process.sandbox.folders import DEEPEST, DISK_FILES, UNCOUNTED, Disk
+from harness.process.sandbox.folders import DISK_FILES, UNCOUNTED, Disk
 from harness.schema import Kind, Limits, Status
 
 PERIOD_S = 0.1
@@ -154,7 +154,7 @@ class ResourceWatch(threading.Thread):
         for disk in self.disks[worker.entrant.name]:
             disk.look(most, DISK_FILES, child.still)
             if disk.bytes == UNCOUNTED:
-                why = f"one of its folders cannot be listed, or lies deeper than {DEEPEST}"
+                why = "one of its folders cannot be listed, or is deeper than a path can name"
                 return Status.OVER_QUOTA, why
             if disk.bytes > most or disk.files > DISK_FILES:
                 return Status.OVER_QUOTA, (

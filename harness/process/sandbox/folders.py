@@ -21,9 +21,7 @@ UNCOUNTED = 1 << 62  # bytes: more than any limit
 LOOK_AGAIN = LOOK_AGAIN_BYTES, LOOK_AGAIN_FILES = 32 << 20, 1000  # growth of a disk worth a count
 LOOK_AGAIN_S = 10.0  # and without any: a hard link takes neither an inode nor, nearly, a block
 LISTED_S = 2.0  # of our time for a disk, or what is open: a path may be 2,000 folders long
-DEEPEST = 2000  # folders in one another that are counted; two are open, however many there are
 LONGEST_S = 60.0  # to remove one: somebody may still be writing
-FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 T = TypeVar("T")
 Still = Callable[[], contextlib.AbstractContextManager[bool | None]]  # whether it stopped somebody
 
@@ -142,53 +140,24 @@ class Disk:
 def counted(folder: Path, most_bytes: int, most_files: int) -> tuple[int, int, bool]:
     """(bytes on disk, entries) below `folder`, and whether each folder was where it was listed.
 
-    Stops when one is above its bound. A folder that cannot be listed, or lies deeper than DEEPEST,
-    or takes too much of our time, is UNCOUNTED bytes: no compiler makes one.
+    Stops when one is above its bound. A folder that cannot be listed, or lies deeper than a path
+    can name, or takes too much of our time, is UNCOUNTED bytes: no compiler makes one.
     """
-    size, count, whole, begun_s = 0, 0, True, time.thread_time()
-    here, left = os.open("/", FOLDER), [str(folder.absolute())]
-    way = list[os.stat_result]()  # folders in one another, from `folder` to `here`
-    try:
-        while left and size <= most_bytes and count <= most_files:
-            if time.thread_time() - begun_s > LISTED_S or len(way) > DEEPEST:
-                return UNCOUNTED, count, True
-            name, inside = left.pop(), -1
-            try:
-                inside = os.open(name, FOLDER, dir_fd=here)
-                if name == "..":
-                    here, inside = inside, here
-                    way.pop()
-                    if not os.path.samestat(way[-1], os.fstat(here)):  # where we were has moved
-                        raise FileNotFoundError
-                    continue
-                more, entries, folders = _listed(inside)
-                size, count = size + more, count + entries
-                if folders:
-                    left += [".."] * bool(way) + folders
-                    way.append(os.fstat(inside))
-                    here, inside = inside, here
-            except (FileNotFoundError, NotADirectoryError):
-                whole = False
-                if name == "..":  # who is left lies above, and the way there is lost
-                    break
-            except OSError:
-                return UNCOUNTED, count, True
-            finally:
-                if inside >= 0:
-                    os.close(inside)
-    finally:
-        os.close(here)
+    size, count, whole = 0, 0, True
+    queue, begun_s = [str(folder)], time.thread_time()
+    while queue and size <= most_bytes and count <= most_files:
+        if time.thread_time() - begun_s > LISTED_S:
+            return UNCOUNTED, count, True
+        try:
+            with os.scandir(queue.pop()) as entries:
+                for entry in entries:
+                    count += 1
+                    with contextlib.suppress(OSError):  # it has just gone
+                        size += entry.stat(follow_symlinks=False).st_blocks * 512
+                    if entry.is_dir(follow_symlinks=False):
+                        queue.append(entry.path)
+        except (FileNotFoundError, NotADirectoryError):
+            whole = False
+        except OSError:
+            return UNCOUNTED, count, True
     return size, count, whole
-
-
-def _listed(folder: int) -> tuple[int, int, list[str]]:
-    """(bytes on disk, entries, names of the folders) in the open `folder`."""
-    size, count, folders = 0, 0, list[str]()
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            count += 1
-            with contextlib.suppress(OSError):  # it has just gone
-                size += entry.stat(follow_symlinks=False).st_blocks * 512
-            if entry.is_dir(follow_symlinks=False):
-                folders.append(entry.name)
-    return size, count, folders
