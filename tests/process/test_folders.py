@@ -220,13 +220,13 @@ def test_a_folder_that_is_renamed_while_it_is_counted_is_counted_again(
 ) -> None:
     (tmp_path / "moves").mkdir()
     (tmp_path / "moves" / "hoard").write_bytes(bytes(MIB))
-    disk, scandir = folders.Disk(tmp_path), os.scandir
+    disk, real = folders.Disk(tmp_path), os.open
 
-    def late(path: str) -> object:
-        return scandir(f"{path}-was") if path.endswith("moves") else scandir(path)
+    def late(path: str, how: int) -> int:
+        return real(f"{path}-was" if path.endswith("moves") else path, how)
 
     with monkeypatch.context() as during:
-        during.setattr(os, "scandir", late)
+        during.setattr(os, "open", late)
         disk.look(1 << 40, 100)
     assert disk.bytes < MIB
     disk.look(1 << 40, 100)
@@ -267,15 +267,43 @@ def test_a_folder_that_is_not_to_be_listed_counts_as_too_much(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "shut").mkdir()
-    real = os.scandir
+    real = os.open
 
-    def scandir(path: str) -> object:
+    def opened(path: str, how: int) -> int:
         if path.endswith("shut"):
             raise PermissionError(13, "Permission denied")
-        return real(path)
+        return real(path, how)
+
+    monkeypatch.setattr(folders.os, "open", opened)
+    assert folders.counted(tmp_path, 1 << 40, 1000)[0] == folders.UNCOUNTED
+
+
+@pytest.mark.parametrize("behind", [".", "a", "a/b"])
+def test_a_folder_that_is_exchanged_for_a_link_leads_the_count_nowhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, behind: str
+) -> None:
+    """The engine is root: it counted any folder of the host for an entrant, and its row told."""
+    outside, top = tmp_path / "outside", tmp_path / "top"
+    for folder in (outside, top):
+        (folder / "a" / "b" / "c").mkdir(parents=True)
+    for number in range(100):
+        for folder in (outside / "a", outside / "a" / "b", outside / "a" / "b" / "c"):
+            (folder / str(number)).touch()
+    seen, real = (top / behind).stat(), os.scandir
+
+    @contextlib.contextmanager
+    def scandir(folder: int) -> Iterator[object]:
+        with real(folder) as entries:
+            yield entries
+        if os.path.samestat(seen, os.stat(folder)):
+            (top / "a").rename(tmp_path / "was")
+            (top / "a").symlink_to(outside / "a")
 
     monkeypatch.setattr(folders.os, "scandir", scandir)
-    assert folders.counted(tmp_path, 1 << 40, 1000)[0] == folders.UNCOUNTED
+    found = folders.counted(top, 1 << 40, 1000)
+    assert found[1] <= 3
+    assert not found[2]
+    assert (top / "a").is_symlink()
 
 
 def test_a_file_that_goes_while_it_is_counted_hides_nobody_behind_it(tmp_path: Path) -> None:

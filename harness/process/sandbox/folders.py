@@ -55,7 +55,7 @@ def _opened(name: str | Path, folder: int | None = None) -> Iterator[int]:
         itself = f"/proc/self/fd/{found}"
         with contextlib.suppress(OSError):
             os.chmod(itself, 0o700)  # noqa: PTH101 - this very folder
-        fd = os.open(itself, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fd = os.open(itself, os.O_RDONLY | os.O_DIRECTORY)
         try:
             yield fd
         finally:
@@ -144,20 +144,33 @@ def counted(folder: Path, most_bytes: int, most_files: int) -> tuple[int, int, b
     can name, or takes too much of our time, is UNCOUNTED bytes: no compiler makes one.
     """
     size, count, whole = 0, 0, True
-    queue, begun_s = [str(folder)], time.thread_time()
+    queue, begun_s = [os.path.realpath(folder)], time.thread_time()
     while queue and size <= most_bytes and count <= most_files:
         if time.thread_time() - begun_s > LISTED_S:
             return UNCOUNTED, count, True
+        path = queue.pop()
         try:
-            with os.scandir(queue.pop()) as entries:
+            with _in_place(path) as fd, os.scandir(fd) as entries:
                 for entry in entries:
                     count += 1
                     with contextlib.suppress(OSError):  # it has just gone
                         size += entry.stat(follow_symlinks=False).st_blocks * 512
                     if entry.is_dir(follow_symlinks=False):
-                        queue.append(entry.path)
+                        queue.append(f"{path}/{entry.name}")
         except (FileNotFoundError, NotADirectoryError):
             whole = False
         except OSError:
             return UNCOUNTED, count, True
     return size, count, whole
+
+
+@contextlib.contextmanager
+def _in_place(path: str) -> Iterator[int]:
+    """A descriptor of this very folder: an exchanged link on the way led to others, of the host."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        if os.readlink(f"/proc/self/fd/{fd}") != path:  # noqa: PTH115 - a string will do
+            raise FileNotFoundError
+        yield fd
+    finally:
+        os.close(fd)
