@@ -138,9 +138,10 @@ def grants(rules: Rules) -> Iterable[tuple[Path, int]]:
         yield path, landlock.OWN
     for device in readable.devices(rules.devices):
         yield device, landlock.DEVICE
-    # libcuda names its threads through /proc/self/task/*/comm; other entries stay read-only.
-    own = Path("/proc") if walled else Path(f"/proc/{os.getpid()}")
-    yield own, landlock.READ | landlock.WRITE_FILE | landlock.TRUNCATE
+    own = Path(f"/proc/{os.getpid()}")
+    yield own, landlock.READ
+    # libcuda names its threads through their comm. Nothing else: an autogroup is a priority.
+    yield own / "task", landlock.WRITE_FILE | landlock.TRUNCATE
 
 
 def contents(rules: Rules) -> private_root.Contents:
