@@ -94,7 +94,8 @@ class Run(State):
     def _left_out(self, name: str, before: Sequence[Evidence], cases: Sequence[Case]) -> None:
         """Who failed one of the suite's own cases, or could not start, is tried on no other."""
         ended = [k for k in before if k.status not in (None, Status.UNSUPPORTED)]
-        failed = [k for k in ended if k.reason != NOBODY_LEFT]
+        alone = (Status.INTERRUPTED, NOBODY_LEFT)
+        failed = [k for k in ended if (k.status, k.reason) != alone]
         for case in cases if failed else ():
             status, reason = Status.INTERRUPTED, "not measured: it failed on the suite's own shapes"
             if failed[0].status is Status.UNAVAILABLE:

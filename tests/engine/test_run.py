@@ -229,13 +229,22 @@ def test_who_breaks_a_run_is_written_on_open_shapes_of_the_suite_alone() -> None
     assert written == list(broken.open_cases) == ["b"]
 
 
-@pytest.mark.parametrize(("why", "open_"), [(NOBODY_LEFT, True), ("changed", False)])
-def test_who_had_nobody_beside_it_on_a_shape_is_asked_on_hidden_ones(why: str, open_: bool) -> None:
+@pytest.mark.parametrize(
+    ("status", "why", "open_"),
+    [
+        (Status.INTERRUPTED, NOBODY_LEFT, True),
+        (Status.INTERRUPTED, "changed", False),
+        (Status.CRASHED, NOBODY_LEFT, False),
+    ],
+)
+def test_who_had_nobody_beside_it_on_a_shape_is_asked_on_hidden_ones(
+    status: Status, why: str, open_: bool
+) -> None:
     """A library had no time where the only entry left could do no more than one headdim."""
     run, case = object.__new__(Run), load_suite("quick", ROOT / "configs").cases[0]
     known = Evidence(MagicMock(), case)
     run.record = lambda *_: known  # type: ignore[method-assign]
     before = Evidence(MagicMock(), case)
-    before.fail(Status.INTERRUPTED, why)
+    before.fail(status, why)
     run._left_out("sdpa", [before], [case])
     assert (known.status is None) is open_
