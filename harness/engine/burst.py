@@ -294,3 +294,21 @@ def reap(state: State, worker: WorkerProcess, reply: BurstReport) -> BurstReport
         if name == worker.entrant.name and not known.log_tail:
             known.log_tail = worker.child.log_tail()
     return found
+
+
+@contextlib.contextmanager
+def bursts_kept(state: State, name: str) -> Iterator[list[tuple[Status, str]]]:
+    """Failures of `name` inside the block are told of what was asked, not of cases that are timed.
+
+    Yields what was taken back, once the block is over.
+    """
+    taken: list[tuple[Status, str]] = []
+    mine = [known for (who, _), known in state.evidence.items() if who == name]
+    whole = [known for known in mine if known.status is None and known.samples]
+    try:
+        yield taken
+    finally:
+        for known in whole:
+            if known.status is not None:
+                taken.append((known.status, known.reason))
+                known.status, known.reason, known.mismatch = None, "", None

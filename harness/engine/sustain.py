@@ -6,11 +6,10 @@ that the limit leaves. Order is random. The judge times the stretch and checks i
 stretch, what the bursts gave stays.
 """
 
-import contextlib
 import math
-from collections.abc import Iterator, Set
+from collections.abc import Set
 
-from harness.engine.burst import Question, Stretch, blamed, end_woken, run_burst
+from harness.engine.burst import Question, Stretch, blamed, bursts_kept, end_woken, run_burst
 from harness.engine.run_state import RING, State
 from harness.measure import stats
 from harness.measure.evenness import lasting
@@ -61,7 +60,7 @@ def _stretch(state: State, name: str, case: Case) -> Sustained:
         seconds = max(seconds, calls * burst_ms / 1e3)
     question = Question(probe, label, ring, timed=True, stretch=Stretch(calls, seconds))
     timeout_s, spent_s = state.limits.burst_s + 3 * seconds, state.budget.spent_s[name]
-    with _bursts_kept(state, name) as lost:
+    with bursts_kept(state, name) as lost:
         with Recorder(state.monitor) as recorder:
             reply = run_burst(state, name, question, timeout_s)
         woken = end_woken(state, case)
@@ -108,21 +107,3 @@ def _failed(reply: BurstReport | None, lost: list[tuple[Status, str]]) -> Sustai
         return Sustained(status=reply.status, reason=reply.message[:500])
     status, why = lost[0] if lost else (Status.HARNESS_ERROR, "its worker ended without a word")
     return Sustained(status=status, reason=why[:500])
-
-
-@contextlib.contextmanager
-def _bursts_kept(state: State, name: str) -> Iterator[list[tuple[Status, str]]]:
-    """Failures of `name` inside the block are told of the stretch, not of cases that are timed.
-
-    Yields what was taken back, once the block is over.
-    """
-    taken: list[tuple[Status, str]] = []
-    mine = [known for (who, _), known in state.evidence.items() if who == name]
-    whole = [known for known in mine if known.status is None and known.samples]
-    try:
-        yield taken
-    finally:
-        for known in whole:
-            if known.status is not None:
-                taken.append((known.status, known.reason))
-                known.status, known.reason, known.mismatch = None, "", None

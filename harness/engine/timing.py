@@ -4,7 +4,15 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from harness.engine.burst import Question, blamed, end_overdue, end_woken, run_burst, settle
+from harness.engine.burst import (
+    Question,
+    blamed,
+    bursts_kept,
+    end_overdue,
+    end_woken,
+    run_burst,
+    settle,
+)
 from harness.engine.events import Progress
 from harness.engine.processes.judge_client import BurstOptions
 from harness.engine.run_state import State
@@ -255,7 +263,8 @@ def name_kernels(state: State, case: Case, names: Sequence[str]) -> None:
     for name in names:
         known = state.record(name, case)
         if known.status is None and name != state.roles.null:
-            reply = run_burst(state, name, question, state.limits.first_call_s, profiled)
+            with bursts_kept(state, name):
+                reply = run_burst(state, name, question, state.limits.first_call_s, profiled)
             if reply is not None:
                 known.kernels, known.configs = reply.kernels, reply.configs
 

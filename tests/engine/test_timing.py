@@ -575,3 +575,21 @@ def test_the_last_one_compared_is_any_of_them() -> None:
     counts = Counter(last_compared(seed) for seed in range(6000))
     assert set(counts) == set(range(BLOCKS))
     assert max(abs(count - 500) for count in counts.values()) < 110  # five deviations of 21
+
+
+def test_a_failure_while_kernels_are_named_takes_no_time_back(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.run(1)
+    known = bench.state.record("mine", CASE)
+    assert known.samples
+
+    def run_burst(state: State, name: str, *_: object, **__: object) -> None:
+        state.record(name, CASE).fail(Status.OUT_OF_MEMORY, "it could not be loaded again")
+
+    monkeypatch.setattr(timing, "run_burst", run_burst)
+    monkeypatch.setattr(timing, "start_profilers", lambda *_: None)
+    bench.state.facts.machine = Machine(gpu="NVIDIA H200", uuid="GPU-1")
+    timing.name_kernels(bench.state, CASE, ["mine"])
+    assert known.status is None
+    assert known.kernels == ()
