@@ -50,6 +50,7 @@ def worker(
 def pretended_child() -> Any:
     """A process that runs, has printed nothing and does as it is told."""
     child = MagicMock(group=None, pid=1, alive=True, held_s=0.0)
+    child.line.fileno.return_value = 3
     child.ending.return_value, child.log_tail.return_value = "", ""
     child.ran_paused.return_value, child.log.full = "", ""
     return child

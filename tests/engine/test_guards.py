@@ -227,6 +227,21 @@ def test_each_limit(
         assert said in found[1]
 
 
+def test_tables_of_memory_are_bounded_though_they_point_at_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One mprotect over 4.7 GiB of them went on for 72 s behind SIGKILL."""
+    monkeypatch.setattr(usage, "host_bytes", lambda *_: 0)
+    tables = dict.fromkeys((7, 8), usage.WALKED_BYTES)
+    monkeypatch.setattr(usage, "page_table_bytes", tables.__getitem__)
+    someone = watched(tmp_path)
+    assert watch([someone], {}).excess(someone, child(tmp_path), {}) is None
+    tables[8] += 1
+    found = watch([someone], {}).excess(someone, child(tmp_path), {})
+    assert found is not None
+    assert (found[0], found[1][:17]) == (Status.OVER_QUOTA, "more than 256 MiB")
+
+
 def test_beside_another_a_submission_holds_half_of_a_small_card(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

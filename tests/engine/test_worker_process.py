@@ -199,6 +199,18 @@ def test_who_left_too_much_gets_no_other_folder(tmp_path: Path) -> None:
     assert (refused.status, mine.starts) == (Status.OVER_QUOTA, 0)
 
 
+def test_who_outlives_its_end_is_asked_nothing_more() -> None:
+    """The judge was handed a closed line, and failed in its turn: all began again."""
+    ours, theirs = socket.socketpair()
+    lasting = worker("x")
+    lasting.child.line = ours
+    for end in (ours, theirs):
+        end.close()
+    refused = lasting.attach(MagicMock(), (1, 1), 1.0, lambda _: None)
+    assert refused is not None
+    assert refused.status is Status.TIMED_OUT
+
+
 def test_a_cache_in_which_another_run_lives_is_emptied_by_the_last_to_leave(tmp_path: Path) -> None:
     """Two runs of one source share it: emptied under a worker it took that one's place to write."""
     request, problem = on_a_small_disk(tmp_path)

@@ -132,6 +132,9 @@ class ResourceWatch(threading.Thread):
         counted = child.group.bytes() if child.group else 0  # what nobody maps is in it too
         if (host := max(usage.host_bytes(pids, most), counted)) > most:
             return Status.OUT_OF_MEMORY, f"host memory {host / GIB:.1f} GiB, allowed {most / GIB:g}"
+        if max(map(usage.page_table_bytes, pids), default=0) > usage.WALKED_BYTES:
+            why = "of the kernel's tables of its memory: what walks them cannot be stopped"
+            return Status.OVER_QUOTA, f"more than {usage.WALKED_BYTES >> 20} MiB {why}"
         stranger = worker.entrant.kind is Kind.SUBMISSION
         most = int((self.share_gib if stranger else self.limits.gpu_memory_gib) * GIB)
         device = sum(on_device.get(pid, 0) for pid in pids)

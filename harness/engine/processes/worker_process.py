@@ -211,6 +211,8 @@ class WorkerProcess:
             if self.overfilled:
                 return BurstReport(status=Status.OVER_QUOTA, message=OVERFILLED)
             self.start()
+        if self.child.line.fileno() < 0:  # it outlived its end
+            return BurstReport(status=Status.TIMED_OUT, message="its process does not end")
         failure = judge.attach(self.label, self.child, sizes, timeout_s, overdue)
         self.attached = True
         if failure is None and not holds(self.jail.source, self.entrant.files):
