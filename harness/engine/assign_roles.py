@@ -140,8 +140,8 @@ def own_folder(folder: Path, uid: int, most_gib: float) -> bool:
     """Make `folder` for `uid`; what another user left there, or too much, is removed first.
 
     It is put aside before: what cannot be removed soon is in nobody's way until the run is over.
-    Returns whether there was such.
     While a process of another run lives there it stays, and goes when the last of them ends.
+    Returns whether there was any.
     """
     most = int(most_gib * 2**30)
     size, files, _ = counted(folder, most, DISK_FILES)

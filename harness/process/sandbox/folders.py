@@ -55,7 +55,7 @@ def _opened(name: str | Path, folder: int | None = None) -> Iterator[int]:
         itself = f"/proc/self/fd/{found}"
         with contextlib.suppress(OSError):
             os.chmod(itself, 0o700)  # noqa: PTH101 - this very folder
-        fd = os.open(itself, os.O_RDONLY | os.O_DIRECTORY)
+        fd = os.open(itself, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             yield fd
         finally:
