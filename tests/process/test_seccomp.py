@@ -276,6 +276,16 @@ def test_an_old_kernel_lets_no_file_be_cut_by_its_path(machine: str) -> None:
 
 
 @pytest.mark.parametrize("machine", MACHINES)
+def test_little_of_a_mapping_is_asked_for_at_once(machine: str) -> None:
+    """One mincore of 15 TiB outlasted SIGKILL by minutes."""
+    found = Filter(machine)
+    assert found.allows("mincore", 0, 4096)
+    assert found.allows("mincore", 1 << 40, seccomp.MOST_ASKED)
+    for size in (seccomp.MOST_ASKED + 1, 1 << 32, 15 << 40):
+        assert found("mincore", 0, size) == seccomp.DENY | errno.EINVAL
+
+
+@pytest.mark.parametrize("machine", MACHINES)
 def test_another_machine_s_numbers_are_refused(machine: str) -> None:
     found = Filter(machine)
     number = system_calls.ALLOWED["read"][found.column]

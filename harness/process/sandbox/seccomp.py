@@ -61,6 +61,8 @@ EXIT_SIGNAL, PR_SET_PDEATHSIG = 0xFF, 1
 #: Room for a file ahead of its bytes: with more a disk was full in 28 ms, before the watch looked.
 #: CUDA's driver may want some for what it shares.
 MOST_ROOM = 1 << 20
+#: Of a mapping at once, whether it is in memory: no signal ends that, of 15 TiB it took minutes.
+MOST_ASKED = 64 << 20
 #: MADV_COLD, MADV_PAGEOUT: of a file that is its user's they drop what a rival will load.
 RECLAIMS = (20, 21)
 OF_A_PROCESS = ("prlimit64", "sched_setaffinity")
@@ -161,6 +163,8 @@ def _judgements(alone: bool, held: Container[str]) -> Iterable[tuple[str, list[I
         for step in (word(at, half), (GREATER_EQUAL, 0, 1, most + 1), answer(errno.EOPNOTSUPP))
     ]
     yield "fallocate", [*room, DONE]
+    asked = [word(1, 1), (EQUAL, 1, 0, 0), answer(errno.EINVAL), word(1)]
+    yield "mincore", [*asked, (GREATER_EQUAL, 0, 1, MOST_ASKED + 1), answer(errno.EINVAL), DONE]
     yield "madvise", [word(2), *each(RECLAIMS, answer(errno.EINVAL)), DONE]
     yield "close_range", [word(2), *unless_bits(CLOSE_RANGE_UNSHARE)]
     kinds = only([kind << 8 for kind in IOCTL_KINDS], answer(errno.ENOTTY))

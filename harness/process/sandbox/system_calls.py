@@ -44,7 +44,7 @@ ALLOWED = _table(
     # memory of its own
     """
     mmap:9:222 mprotect:10:226 munmap:11:215 mremap:25:216 brk:12:214 msync:26:227
-    mincore:27:232 mlock:149:228 mlock2:325:284 munlock:150:229 mlockall:151:230
+    mlock:149:228 mlock2:325:284 munlock:150:229 mlockall:151:230
     munlockall:152:231 get_mempolicy:239:236 set_mempolicy:238:237
     pkey_mprotect:329:288 pkey_alloc:330:289 pkey_free:331:290 membarrier:324:283
     """
@@ -108,7 +108,7 @@ JUDGED = _table(
     prlimit64:302:261 fallocate:285:47 sched_setscheduler:144:119 sched_setparam:142:118
     sched_setattr:314:274 sched_setaffinity:203:122 kill:62:129 tkill:200:130 tgkill:234:131
     rt_sigqueueinfo:129:138 rt_tgsigqueueinfo:297:240 close_range:436:436 truncate:76:45
-    madvise:28:233 setrlimit:160:164
+    madvise:28:233 setrlimit:160:164 mincore:27:232
     """
 )
 #: From here on all numbers are newer than these tables: ABSENT.
