@@ -581,15 +581,17 @@ def test_a_failure_while_kernels_are_named_takes_no_time_back(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench.run(1)
-    known = bench.state.record("mine", CASE)
+    known, asked = bench.state.record("mine", CASE), []
     assert known.samples
 
     def run_burst(state: State, name: str, *_: object, **__: object) -> None:
+        asked.append(name)
         state.record(name, CASE).fail(Status.OUT_OF_MEMORY, "it could not be loaded again")
 
     monkeypatch.setattr(timing, "run_burst", run_burst)
     monkeypatch.setattr(timing, "start_profilers", lambda *_: None)
-    bench.state.facts.machine = Machine(gpu="NVIDIA H200", uuid="GPU-1")
+    machine = Machine(gpu="NVIDIA H200", uuid="GPU-1", sms=132)
+    bench.state.facts.machine = machine  # type: ignore[misc]
     timing.name_kernels(bench.state, CASE, ["mine"])
+    assert asked == ["mine"]
     assert known.status is None
-    assert known.kernels == ()
