@@ -239,7 +239,11 @@ def test_tables_of_memory_are_bounded_though_they_point_at_none(
     tables[8] += 1
     found = watch([someone], {}).excess(someone, child(tmp_path), {})
     assert found is not None
-    assert (found[0], found[1][:17]) == (Status.OVER_QUOTA, "more than 256 MiB")
+    assert found[0] is Status.OVER_QUOTA
+    assert found[1].startswith("512 MiB of the kernel's tables")
+    tables[8] -= 1
+    monkeypatch.setattr(usage, "MOST_TABLES_BYTES", sum(tables.values()) - 1)
+    assert watch([someone], {}).excess(someone, child(tmp_path), {}) == found, "of all forks"
 
 
 def test_beside_another_a_submission_holds_half_of_a_small_card(

@@ -132,9 +132,10 @@ class ResourceWatch(threading.Thread):
         counted = child.group.bytes() if child.group else 0  # what nobody maps is in it too
         if (host := max(usage.host_bytes(pids, most), counted)) > most:
             return Status.OUT_OF_MEMORY, f"host memory {host / GIB:.1f} GiB, allowed {most / GIB:g}"
-        if max(map(usage.page_table_bytes, pids), default=0) > usage.WALKED_BYTES:
+        tables = [*map(usage.page_table_bytes, pids), 0]
+        if max(tables) > usage.WALKED_BYTES or sum(tables) > usage.MOST_TABLES_BYTES:
             why = "of the kernel's tables of its memory: what walks them cannot be stopped"
-            return Status.OVER_QUOTA, f"more than {usage.WALKED_BYTES >> 20} MiB {why}"
+            return Status.OVER_QUOTA, f"{sum(tables) >> 20} MiB {why}"
         stranger = worker.entrant.kind is Kind.SUBMISSION
         most = int((self.share_gib if stranger else self.limits.gpu_memory_gib) * GIB)
         device = sum(on_device.get(pid, 0) for pid in pids)
@@ -157,7 +158,9 @@ class ResourceWatch(threading.Thread):
         for disk in self.disks[worker.entrant.name]:
             disk.look(most, DISK_FILES, child.still)
             if disk.bytes == UNCOUNTED:
-                why = "one of its folders cannot be listed, or is deeper than a path can name"
+                why = (
+                    "one of its folders cannot be listed, moves, or is deeper than a path can name"
+                )
                 return Status.OVER_QUOTA, why
             if disk.bytes > most or disk.files > DISK_FILES:
                 return Status.OVER_QUOTA, (

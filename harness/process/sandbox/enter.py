@@ -140,7 +140,7 @@ def grants(rules: Rules) -> Iterable[tuple[Path, int]]:
         yield device, landlock.DEVICE
     own = Path(f"/proc/{os.getpid()}")
     yield own, landlock.READ
-    # libcuda names its threads through their comm. Nothing else: an autogroup is a priority.
+    # libcuda names its threads through their comm; beside them its autogroup is a priority.
     yield own / "task", landlock.WRITE_FILE | landlock.TRUNCATE
 
 

@@ -41,6 +41,7 @@ PROC_BYTES, LISTING, LISTING_BYTES = 64 << 10, "/fdinfo/", 1 << 30
 MAPPINGS, MAPPINGS_BYTES = "maps", 256 << 20
 MOST_MAPPINGS_BYTES = 16 << 20  # that are read of one entrant; of a process with torch 50 KiB
 WALKED_BYTES = 256 << 20  # of page tables: to walk more takes seconds in which nobody is watched
+MOST_TABLES_BYTES = 512 << 20  # of an entrant: 60 forks of who holds 4 GiB have as much
 
 
 def cpu_ns(pids: Iterable[int]) -> dict[int, int]:
