@@ -233,21 +233,6 @@ def test_a_folder_that_is_renamed_while_it_is_counted_is_counted_again(
     assert disk.bytes >= MIB
 
 
-def test_who_moves_its_folders_all_the_time_is_not_counted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    disk, whole = folders.Disk(tmp_path), False
-    monkeypatch.setattr(folders, "counted", lambda *_: (1, 1, whole))
-    for _ in range(folders.MOST_MOVED):
-        disk.look(1 << 40, 100)
-        assert disk.bytes == 1
-    disk.look(1 << 40, 100)
-    assert disk.bytes == folders.UNCOUNTED
-    whole = True
-    disk.look(1 << 40, 100)
-    assert disk.bytes == 1
-
-
 def test_a_folder_is_counted_with_all_below_it(tmp_path: Path) -> None:
     (tmp_path / "a" / "b").mkdir(parents=True)
     (tmp_path / "a" / "b" / "file").write_bytes(b"x" * MIB)

@@ -158,9 +158,7 @@ class ResourceWatch(threading.Thread):
         for disk in self.disks[worker.entrant.name]:
             disk.look(most, DISK_FILES, child.still)
             if disk.bytes == UNCOUNTED:
-                why = (
-                    "one of its folders cannot be listed, moves, or is deeper than a path can name"
-                )
+                why = "one of its folders cannot be listed, or is deeper than a path can name"
                 return Status.OVER_QUOTA, why
             if disk.bytes > most or disk.files > DISK_FILES:
                 return Status.OVER_QUOTA, (

@@ -20,7 +20,6 @@ DISK_FILES = 100_000  # of one entrant, beside Limits.disk_gib
 UNCOUNTED = 1 << 62  # bytes: more than any limit
 LOOK_AGAIN = LOOK_AGAIN_BYTES, LOOK_AGAIN_FILES = 32 << 20, 1000  # growth of a disk worth a count
 LOOK_AGAIN_S = 10.0  # and without any: a hard link takes neither an inode nor, nearly, a block
-MOST_MOVED = 20  # counts in a row in which folders moved, as no compiler's do: it hides them
 LISTED_S = 2.0  # of our time for a disk, or what is open: a path may be 2,000 folders long
 LONGEST_S = 60.0  # to remove one: somebody may still be writing
 T = TypeVar("T")
@@ -114,7 +113,6 @@ class Disk:
     _free: tuple[int, ...] = (1 << 62, 1 << 62)
     _counted_s: float = 0.0  # when that was
     _still: tuple[int, ...] = (0, 0)  # free when its owner was stopped, or later
-    _moved: int = 0  # counts in a row that were not whole
 
     def look(self, most_bytes: int, most_files: int, still: Still = contextlib.nullcontext) -> None:
         """Bring `bytes` and `files` up to date, or past a bound; `still` stops its owner."""
@@ -133,8 +131,6 @@ class Disk:
             with still() if filled else contextlib.nullcontext() as stopped:
                 self.bytes, self.files, whole = counted(self.folder, most_bytes, most_files)
             self._still = free if stopped else self._still
-            self._moved = 0 if whole else self._moved + 1
-            self.bytes = UNCOUNTED if self._moved > MOST_MOVED else self.bytes
             # Again at the next look if it moved: its owner is stopped in the turns of others.
             self._free = free if whole else (1 << 62, 1 << 62)
         # What was free since the last count: who fills it, lets go and fills it again is counted.
