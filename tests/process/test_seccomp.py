@@ -166,7 +166,7 @@ def test_arguments_decide(machine: str) -> None:
         assert not found.allows("ioctl", 3, request), hex(request)
     for request in (0xC020462A, 0x30000001, 0x5401, 0x541B):  # NVIDIA's, its memory's, terminals'
         assert found.allows("ioctl", 3, request), hex(request)
-    for advice in (20, 21, 25):  # MADV_COLD, MADV_PAGEOUT, MADV_COLLAPSE
+    for advice in (20, 21, 25, 102):  # MADV_COLD, PAGEOUT, COLLAPSE, GUARD_INSTALL
         assert found("madvise", 0, 1 << 20, advice) == seccomp.answer(errno.EINVAL)[3]
     assert found.allows("madvise", 0, 1 << 20, 4)
     assert found.allows("prctl", 15)

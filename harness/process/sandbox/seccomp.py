@@ -64,8 +64,9 @@ MOST_ROOM = 1 << 20
 #: Of a mapping at once, whether it is in memory: no signal ends that, of 15 TiB it took minutes.
 MOST_ASKED = 64 << 20
 #: MADV_COLD, MADV_PAGEOUT: of a file that is its user's they drop what a rival will load.
-#: MADV_COLLAPSE: 512 pages of each that was touched, in one call that no signal ends.
-ADVICE_REFUSED = (20, 21, 25)
+RECLAIMS = (20, 21)
+#: From MADV_COLLAPSE on: they make pages or tables of terabytes in one call that no signal ends.
+NEWER_ADVICE = 25
 OF_A_PROCESS = ("prlimit64", "sched_setaffinity")
 #: Its own is answered and not done: a thread that idles and is starved beside its own processes
 #: kept locks of the kernel, and with them renames on its file system, for a minute.
@@ -166,7 +167,9 @@ def _judgements(alone: bool, held: Container[str]) -> Iterable[tuple[str, list[I
     yield "fallocate", [*room, DONE]
     asked = [word(1, 1), (EQUAL, 1, 0, 0), answer(errno.EINVAL), word(1)]
     yield "mincore", [*asked, (GREATER_EQUAL, 0, 1, MOST_ASKED + 1), answer(errno.EINVAL), DONE]
-    yield "madvise", [word(2), *each(ADVICE_REFUSED, answer(errno.EINVAL)), DONE]
+    unknown = answer(errno.EINVAL)
+    newer = [(GREATER_EQUAL, 0, 1, NEWER_ADVICE), unknown]
+    yield "madvise", [word(2), *each(RECLAIMS, unknown), *newer, DONE]
     yield "close_range", [word(2), *unless_bits(CLOSE_RANGE_UNSHARE)]
     kinds = only([kind << 8 for kind in IOCTL_KINDS], answer(errno.ENOTTY))
     yield "ioctl", [word(1), *each(IOCTLS_REFUSED, REFUSED), (AND, 0, 0, 0xFF00), *kinds]
