@@ -678,6 +678,14 @@ def test_a_plain_cu_is_read_again_wherever_it_lies(tmp_path: Path, entry: str) -
     assert read_again(entrant.model_copy(update={"files": ()})) == entrant
 
 
+def test_what_a_rung_may_not_say_an_entry_with_a_manifest_may(tmp_path: Path) -> None:
+    """A campaign's child could not read it, and its place got nothing more."""
+    folder = make(tmp_path, manifest=f"entry: k.cu\nlaunch:{SECTION}")
+    (folder / "k.cu").write_text("//" + 'a.cu" ' * 10_002)
+    entrant = load(folder)
+    assert read_again(entrant.model_copy(update={"files": ()})) == entrant
+
+
 def test_other_files_than_those_asked_for_are_told(tmp_path: Path) -> None:
     entrant = load(make(tmp_path))
     (tmp_path / "mine" / "submission.py").write_text(GOOD + "# edited\n")
