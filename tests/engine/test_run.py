@@ -241,9 +241,10 @@ def test_who_had_nobody_beside_it_on_a_shape_is_asked_on_hidden_ones(
     status: Status, why: str, open_: bool
 ) -> None:
     """A library had no time where the only entry left could do no more than one headdim."""
-    run, case = object.__new__(Run), load_suite("quick", ROOT / "configs").cases[0]
+    run: Any = object.__new__(Run)
+    case = load_suite("quick", ROOT / "configs").cases[0]
+    run.record = lambda *_: known
     known = Evidence(MagicMock(), case)
-    run.record = lambda *_: known  # type: ignore[method-assign]
     before = Evidence(MagicMock(), case)
     before.fail(status, why)
     run._left_out("sdpa", [before], [case])

@@ -591,7 +591,8 @@ def test_a_failure_while_kernels_are_named_takes_no_time_back(
     monkeypatch.setattr(timing, "run_burst", run_burst)
     monkeypatch.setattr(timing, "start_profilers", lambda *_: None)
     machine = Machine(gpu="NVIDIA H200", uuid="GPU-1", sms=132)
-    bench.state.facts.machine = machine  # type: ignore[misc]
+    facts: Any = bench.state.facts
+    facts.machine = machine
     timing.name_kernels(bench.state, CASE, ["mine"])
     assert asked == ["mine"]
     assert known.status is None

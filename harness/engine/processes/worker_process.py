@@ -190,12 +190,14 @@ class WorkerProcess:
     # ------------------------------------------------------------------ life
 
     def start(self, place: int = 0, rehearsed: Sequence[Case] = ()) -> None:
-        """Launch the process; it loads the submission while nobody waits.
+        """Launch the process, unless `overfilled`; it loads the submission while nobody waits.
 
         place: how many are started with it and asked before it. rehearsed: near these it calls the
         submission until the judge speaks.
         """
         self.end()  # one that died unattended still holds its end of the line
+        if self.overfilled:
+            return
         self.starts += 1
         self.ended_for = None
         self.held.clear()
@@ -207,10 +209,9 @@ class WorkerProcess:
     ) -> BurstReport | None:
         """Have it run and loaded, with its buffers mapped; None, or how it failed."""
         if not self.alive:
-            self.end()  # one that died unattended: what did it leave?
-            if self.overfilled:
-                return BurstReport(status=Status.OVER_QUOTA, message=OVERFILLED)
             self.start()
+        if self.overfilled:
+            return BurstReport(status=Status.OVER_QUOTA, message=OVERFILLED)
         if self.child.line.fileno() < 0:  # it outlived its end
             return BurstReport(status=Status.TIMED_OUT, message="its process does not end")
         failure = judge.attach(self.label, self.child, sizes, timeout_s, overdue)

@@ -167,7 +167,7 @@ def counted(folder: Path, most_bytes: int, most_files: int) -> tuple[int, int, b
 @contextlib.contextmanager
 def _in_place(path: str) -> Iterator[int]:
     """A descriptor of this very folder: an exchanged link on the way led to others, of the host."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    fd = plain(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         if os.readlink(f"/proc/self/fd/{fd}") != path:  # noqa: PTH115 - a string will do
             raise FileNotFoundError

@@ -97,6 +97,15 @@ def only(values: Iterable[int], otherwise: Instruction = REFUSED) -> list[Instru
     return [*each(values, DONE), otherwise]
 
 
+def at_most(argument: int, most: int, otherwise: Instruction) -> list[Instruction]:
+    """Go on if all 64 bits of an argument are no more than `most`, which has 32."""
+    return [
+        step
+        for half, top in ((0, most), (1, 0))
+        for step in (word(argument, half), (GREATER_EQUAL, 0, 1, top + 1), otherwise)
+    ]
+
+
 def unless_bits(bits: int) -> list[Instruction]:
     """Allow if none of `bits` is set in what is loaded."""
     return [(ANY_BIT, 0, 1, bits), REFUSED, DONE]
@@ -158,16 +167,9 @@ def _judgements(alone: bool, held: Container[str]) -> Iterable[tuple[str, list[I
     signals = [(AND, 0, 0, SIGNALS_OR_THREAD), (EQUAL, 0, 1, CLONE_SIGHAND), REFUSED, word(0)]
     sends = [(AND, 0, 0, EXIT_SIGNAL), *only([0, signal.SIGCHLD])]
     yield "clone", [word(0), *spaces, *apart, *signals, *sends]
-    room = [
-        step
-        for at in (2, 3)
-        for half, most in ((0, MOST_ROOM), (1, 0))
-        for step in (word(at, half), (GREATER_EQUAL, 0, 1, most + 1), answer(errno.EOPNOTSUPP))
-    ]
-    yield "fallocate", [*room, DONE]
-    asked = [word(1, 1), (EQUAL, 1, 0, 0), answer(errno.EINVAL), word(1)]
-    yield "mincore", [*asked, (GREATER_EQUAL, 0, 1, MOST_ASKED + 1), answer(errno.EINVAL), DONE]
-    unknown = answer(errno.EINVAL)
+    no, unknown = answer(errno.EOPNOTSUPP), answer(errno.EINVAL)
+    yield "fallocate", [*at_most(2, MOST_ROOM, no), *at_most(3, MOST_ROOM, no), DONE]
+    yield "mincore", [*at_most(1, MOST_ASKED, unknown), DONE]
     newer = [(GREATER_EQUAL, 0, 1, NEWER_ADVICE), unknown]
     yield "madvise", [word(2), *each(RECLAIMS, unknown), *newer, DONE]
     yield "close_range", [word(2), *unless_bits(CLOSE_RANGE_UNSHARE)]
@@ -182,14 +184,17 @@ def _judgements(alone: bool, held: Container[str]) -> Iterable[tuple[str, list[I
     yield "fcntl", [word(1), *only(FCNTLS)]
     # Its bound is 1, at which none is dumped; at 0 the host's program is piped a dump as root.
     yield "setrlimit", [word(0), *each([resource.RLIMIT_CORE], answer(0)), DONE]
-    asks = [word(2), (EQUAL, 0, 2, 0), word(2, 1), (EQUAL, 1, 0, 0), answer(0)]  # no new limit
-    before = {"prlimit64": [word(1), (EQUAL, 0, len(asks), resource.RLIMIT_CORE), *asks]}
-    own = list[Instruction]()
-    for names, done in ((OF_A_PROCESS, DONE), (RANKS, answer(0))):  # 1 is the walls' own
-        own = [*each([1], REFUSED), done] if alone else [*each([0, os.getpid()], done), REFUSED]
-        for name in names:
-            yield name, [*before.get(name, ()), word(0), *own]
-    yield "setpriority", [word(0), (EQUAL, 1, 0, PRIO_PROCESS), REFUSED, word(1), *own]
+    asks = at_most(2, 0, answer(0))  # without a new limit
+    core = [word(1), (EQUAL, 0, len(asks), resource.RLIMIT_CORE), *asks]
+
+    def own(done: Instruction) -> list[Instruction]:  # 1 is the walls' own
+        return [*each([1], REFUSED), done] if alone else [*each([0, os.getpid()], done), REFUSED]
+
+    for name in OF_A_PROCESS:
+        yield name, [*(core if name == "prlimit64" else []), word(0), *own(DONE)]
+    for name in RANKS:
+        yield name, [word(0), *own(answer(0))]
+    yield "setpriority", [word(0), (EQUAL, 1, 0, PRIO_PROCESS), REFUSED, word(1), *own(answer(0))]
     for name in SIGNALS:
         yield name, [DONE] if alone or "signals" in held else [word(0), *only([os.getpid()])]
     yield "truncate", [DONE if alone or "cuts" in held else REFUSED]  # ninja mends its log by it
