@@ -22,6 +22,7 @@ from harness.engine.assign_roles import Crew
 from harness.engine.guards.quiet import Quiet
 from harness.engine.processes import judge_client
 from harness.engine.processes.judge_client import JudgeClient, JudgeFailed
+from harness.engine.processes.worker_process import WorkerProcess
 from harness.engine.timing import start_profilers
 from harness.judge.burst import WorkerLink
 from harness.judge.judge import Judge
@@ -294,6 +295,18 @@ def test_whose_print_failed_printed_too_much() -> None:
     mine.child.log.full = "printed 64 MiB, allowed less"
     found = mine.reap(MagicMock(), lambda: None, CRASH)
     assert (found.status, found.message) == (Status.OVER_QUOTA, "printed 64 MiB, allowed less")
+
+
+def test_who_left_too_much_is_told_that_and_not_why_it_was_ended_before() -> None:
+    mine: Any = worker("mine")
+    mine.child.ending.return_value, mine.child.group = "killed by SIGKILL", None
+    mine.child.alive = False
+    mine.end_for(Status.TIMED_OUT, "its turn was not over after 38 s")
+    mine.overfilled = True
+    mine.start = lambda: WorkerProcess.start(mine)
+    judge = MagicMock()
+    report = mine.attach(judge, (1, 1), 1.0, None)
+    assert mine.reap(judge, lambda: None, report).status is Status.OVER_QUOTA
 
 
 def test_the_judge_has_no_name_for_two() -> None:

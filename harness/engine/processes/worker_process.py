@@ -196,10 +196,10 @@ class WorkerProcess:
         submission until the judge speaks.
         """
         self.end()  # one that died unattended still holds its end of the line
+        self.ended_for = None
         if self.overfilled:
             return
         self.starts += 1
-        self.ended_for = None
         self.held.clear()
         arguments = [*self._arguments(rehearsed), "--place", str(place)]
         self._child = Child("harness.worker", arguments, self.jail, self.forkserver)
