@@ -179,9 +179,6 @@ def _gpu(link: WorkerLink, asked: Asked, timeout_s: float) -> StretchReport:
     verified, ring = Verified(), asked.inputs.calls
     for check in checks:
         some = check.intact(ring)
-        if check.done > asked.calls:
-            said = f"counts {check.done} calls of {asked.calls}"
-            raise WorkerGone(Status.INVALID_SUBMISSION, said)
         for call in sorted(rng.sample(some, min(CALLS_A_CHECK, len(some)))):
             _verify(asked, call, checker.sampled[check.number], call % ring, reply, verified)
     return _report(seen, verified)
@@ -198,10 +195,20 @@ def pauses_s(seconds: float, rng: random.Random) -> Iterator[float]:
 def counted(checks: Sequence[SpotCheck], asked: Asked, claimed_ms: float) -> Counted | None:
     """From the first to the last check of the last two thirds; None if too few calls between.
 
-    Raises WorkerGone where the worker's count went backwards.
+    Raises WorkerGone where the worker's count cannot be one of calls: a check could be made void by
+    it, or blind, where it is a word of the worker's.
     """
-    if any(later.done < earlier.done for earlier, later in pairwise(checks)):
+    told = [number for check in checks for number in (check.done, check.after)]
+    if any(later < earlier for earlier, later in pairwise(told)):
         raise WorkerGone(Status.INVALID_SUBMISSION, "its count of calls went backwards")
+    if told and told[-1] > asked.calls:
+        said = f"counts {told[-1]} calls of {asked.calls}"
+        raise WorkerGone(Status.INVALID_SUBMISSION, said)
+    for check in checks:
+        within = check.after - check.done
+        if within > 2 + 2 * check.took_ms / max(LEAST_MS, claimed_ms):  # one, and twice the time
+            said = f"counts {within} calls in {check.took_ms:.3f} ms"
+            raise WorkerGone(Status.INVALID_SUBMISSION, said)
     inside = [check for check in checks if asked.counted <= check.done <= check.after < asked.calls]
     calls = inside[-1].done - inside[0].done if inside else 0
     if calls < FEWEST_CALLS or inside[-1].done < REACHED * asked.calls:

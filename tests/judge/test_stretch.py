@@ -249,6 +249,23 @@ def test_the_last_two_thirds_count_and_a_check_behind_the_end_does_not():
     assert _report(seen, Verified(checked=1)).status is Status.PASSED
 
 
+@pytest.mark.parametrize(
+    ("place", "after", "said"),
+    [
+        (2, 109, "backwards"),
+        (2, 1 << 30, "backwards"),
+        (-1, 301, "counts 301 calls of 300"),
+        (2, 113, "counts 3 calls in 0.050 ms"),
+    ],
+)
+def test_a_count_that_is_none_of_calls_makes_no_check_void_or_blind(place, after, said):
+    """The word is the worker's: with a check that it took back nothing was compared."""
+    told = checks(10, 90, 110, 200, 290, 300)
+    told[place] = replace(told[place], after=after)
+    with pytest.raises(WorkerGone, match=said):
+        counted(told, asked(calls=300), 0.5)
+
+
 @pytest.mark.parametrize("held_up", [2, 3, 4])
 def test_what_checks_took_is_what_the_pauses_lack(held_up):
     """Who held up the last check that counts had its own row doubted as forged."""
@@ -358,7 +375,7 @@ def test_a_pause_is_what_was_the_workers_and_its_clock_a_clock_there_is(cycles, 
 
 def test_who_is_seldom_complete_when_looked_at_has_no_time():
     """Who raises its count while words are read has nothing compared; once is not enough."""
-    told = checks(*range(105, 295, 10), within=RING)
+    told = [replace(check, took_ms=3.0) for check in checks(*range(105, 295, 10), within=RING)]
     told[-1] = replace(told[-1], after=told[-1].done)
     report = _report(counted(told, asked(calls=300), 0.5), Verified(checked=1))
     assert report.status is Status.UNSTABLE
