@@ -19,7 +19,7 @@ from pathlib import Path, PurePosixPath
 
 from harness.errors import SubmissionError, UsageError
 from harness.process.sandbox.folders import plain, remove_tree
-from harness.process.text import shown
+from harness.process.text import SURROGATE, shown
 
 SKIPPED_DIRS = {"__pycache__", "steps", "build", "results"}
 SKIPPED = re.compile(r"\..*|.*\.py[cdo]")  # what tools leave, which no wheel would hold
@@ -189,11 +189,14 @@ def holds(folder: Path, files: Files) -> bool:
 
 
 def home_of(folder: Path) -> Path:
-    """Where `folder` really lies; it may go away meanwhile."""
+    """Where `folder` really lies, in UTF-8; it may go away meanwhile."""
     try:
-        return folder.resolve()
+        home = folder.resolve()
     except (OSError, RuntimeError) as cause:
         raise unreadable(folder, cause) from None
+    if SURROGATE.search(str(home)):  # a unit's line could not tell it to its process
+        raise fault(folder, "leads to a path that is not UTF-8", "rename the folder it leads to")
+    return home
 
 
 def listed(folder: Path) -> list[os.DirEntry[str]]:

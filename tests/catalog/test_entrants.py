@@ -501,6 +501,15 @@ def test_what_the_system_makes_up_is_empty(tmp_path: Path) -> None:
     assert source_files.read_file(tmp_path / "link", 1 << 20) == b""
 
 
+def test_a_folder_that_leads_to_a_path_that_is_not_utf_8(tmp_path: Path) -> None:
+    """A campaign's line to the process of a unit could not hold it: all its units died."""
+    away = tmp_path / os.fsdecode(b"x\xff")
+    away.mkdir()
+    (tmp_path / "evil").symlink_to(make(away))
+    with pytest.raises(SubmissionError, match="leads to a path that is not UTF-8"):
+        load(tmp_path / "evil")
+
+
 def test_a_link_out_of_the_folder(tmp_path: Path) -> None:
     folder = make(tmp_path)
     (folder / "secret").symlink_to("/etc/hostname")
