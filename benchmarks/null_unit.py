@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from harness import PROTOCOL
+from harness.errors import Exit
 from harness.process import process_tree
 
 
@@ -42,7 +43,7 @@ def main() -> int:
     parser.add_argument("--events", type=Path)
     args = parser.parse_args()
     if args.gpu == "broken":
-        return 1
+        return Exit.USAGE
     if args.unit:
         process_tree.die_with_parent()
         unit = json.loads(args.unit.read_text(encoding="utf-8"))

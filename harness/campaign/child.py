@@ -25,7 +25,7 @@ from harness.campaign.unit import Unit, misfit
 from harness.catalog import entrants as catalog_entrants
 from harness.engine.events import Observer, Progress
 from harness.engine.session import execute, warm_up
-from harness.errors import Exit, HarnessError, SubmissionError, UnavailableError
+from harness.errors import Exit, HarnessError, UnavailableError
 from harness.process import process_tree
 from harness.process.text import dumps
 from harness.schema import Machine, Result
@@ -94,7 +94,7 @@ def main() -> int:
         except Exception as error:
             traceback.print_exc()
             events.write("fault", why=f"{type(error).__name__}: {error}")
-            return 1
+            return Exit.USAGE
 
 
 def carry_out(unit: Unit, gpu: str, events: EventWriter) -> int:
@@ -102,10 +102,7 @@ def carry_out(unit: Unit, gpu: str, events: EventWriter) -> int:
     machine = machine_of(gpu if unit.request.suite.device == "gpu" else "none")
     if lack := misfit(unit, machine):
         raise UnavailableError(lack)
-    try:
-        entrants = tuple(map(catalog_entrants.read_again, unit.request.entrants))
-    except SubmissionError as cause:
-        raise UnavailableError(cause.message, cause.hint) from None
+    entrants = tuple(map(catalog_entrants.read_again, unit.request.entrants))
     run = replace(unit.request, machine=machine, entrants=entrants)
     events.write("hello", where=where(gpu, machine), machine=machine.model_dump(mode="json"))
     if unit.task == "build":

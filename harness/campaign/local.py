@@ -15,6 +15,7 @@ from typing import IO
 
 from harness.campaign.executor import MODULE, READ_BYTES, LineReader, Told, gone
 from harness.campaign.unit import Unit, to_text
+from harness.errors import Exit
 from harness.process.project import HOME
 from harness.process.text import plain_text
 
@@ -162,7 +163,8 @@ class Local:
             with contextlib.suppress(OSError):
                 file.close()
         cancelled = child.kill_at < float("inf")
-        child.slot.faults = child.slot.faults + 1 if why and not cancelled else 0
+        faulty = why and not cancelled and code != Exit.SUBMISSION_FAILED  # a folder that changed
+        child.slot.faults = child.slot.faults + 1 if faulty else 0
         child.slot.child = None
         return gone(child.unit.label, why, child.slot.gpu)
 

@@ -21,7 +21,7 @@ from harness.campaign.executor import MOST_NONSENSE, READ_BYTES, LineReader, Tol
 from harness.campaign.local import Local
 from harness.campaign.pending_results import PendingResults
 from harness.campaign.unit import Unit, to_text
-from harness.errors import GpuUnhealthyError
+from harness.errors import Exit, GpuUnhealthyError
 from harness.measure.audit import Asked, made_again
 from harness.schema import (
     MOST_CALLS,
@@ -486,6 +486,18 @@ def test_a_stopped_campaign_leaves_no_begun_unit_without_rows() -> None:
     assert {key[:2]: n for key, n in told.items()} == {("slow-1", "one"): 1, ("slow-1", "two"): 1}
     assert told["slow-1", "two", Status.INTERRUPTED.value] == 1
     assert any("--resume" in note for note in view.notes)
+
+
+@pytest.mark.parametrize("code", [Exit.SUBMISSION_FAILED, Exit.USAGE])
+def test_a_folder_that_cannot_be_read_again_is_no_fault_of_the_gpu(code: Exit) -> None:
+    """Three of one author that changed behind the start took a GPU from all others."""
+    engine = local(1, sys.executable, "-c", f"raise SystemExit({code})")
+    for unit in units(["n0", "n1", "n2"]):
+        engine.submit(unit)
+    ended = 0
+    while ended < 3:
+        ended += sum(told.op == "gone" for told in engine.poll(5))
+    assert engine.slots[0].faults == (0 if code is Exit.SUBMISSION_FAILED else 3)
 
 
 def test_units_of_two_gpus_do_not_begin_together() -> None:
