@@ -69,7 +69,7 @@ def gather(
         else:
             paths = _all_of(root, problem, refused)  # the root's own
         alone = name != ALL and len(paths) == 1
-        for path in sorted(paths, key=Path.is_symlink):  # a link gives nobody its name
+        for path in paths:
             try:
                 entrant = load_entrant(path, kind, problem, root)
                 if entrant.name in taken or _is_anothers(entrant, root):
@@ -80,6 +80,8 @@ def gather(
                 refused.append(cause)
             else:
                 place = entrant.entry_path.resolve()
+                if path.name == path.resolve().name:  # a link gives nobody its name
+                    found[place] = entrant
                 found.setdefault(place, entrant)
                 named |= {place} if alone else set()
         if name == ALL and kind is Kind.SUBMISSION and not paths and not refused:
@@ -206,6 +208,7 @@ def load_entrant(
         said = f"its manifest says {size} bytes, at most {MOST_MANIFEST_BYTES}"
         raise fault(path, said, "keep it short; NOTES.md takes words")
     entry, body = _entry_in(folder, manifest, files)
+    source_files.home_of(entry)  # where a bare file leads is told to each unit of a campaign
     if entry.suffix == ".py":
         gives_lse = check_source(entry, body, problem)
         if manifest.launch is not None:  # of a plain .cu: elsewhere nobody would read the section

@@ -508,6 +508,10 @@ def test_a_folder_that_leads_to_a_path_that_is_not_utf_8(tmp_path: Path) -> None
     (tmp_path / "evil").symlink_to(make(away))
     with pytest.raises(SubmissionError, match="leads to a path that is not UTF-8"):
         load(tmp_path / "evil")
+    (away / "bare.py").write_text(GOOD)
+    (tmp_path / "evil.py").symlink_to(away / "bare.py")
+    with pytest.raises(SubmissionError, match="leads to a path that is not UTF-8"):
+        load(tmp_path / "evil.py")
 
 
 def test_a_link_out_of_the_folder(tmp_path: Path) -> None:
@@ -1135,6 +1139,19 @@ def test_a_link_beside_another_s_file_gives_it_no_name(tmp_path: Path) -> None:
     (folder / "Other.py").symlink_to(folder / "other.py")
     root = tmp_path / "submissions"
     assert [entrant.name for entrant in find(root, f"{folder}/")] == ["other"]
+
+
+def test_a_link_beside_another_s_folder_does_not_take_its_place(tmp_path: Path) -> None:
+    """Named behind a folder of many with a link to it, or a link itself, an entry had no row."""
+    root, many, mine = tmp_path / "submissions", tmp_path / "many", tmp_path / "store" / "mine"
+    for folder in (many / "hon", mine):
+        folder.mkdir(parents=True)
+        (folder / "submission.py").write_text(GOOD)
+    (many / "evil").symlink_to(mine)
+    names = {entrant.name for entrant in find(root, f"{many}/", str(mine))}
+    assert names == {"hon", "mine"}
+    (many / "mine").symlink_to(mine)
+    assert {entrant.name for entrant in find(root, f"{many}/")} == {"hon", "mine"}
 
 
 def test_a_line_of_many_imports_costs_no_more_than_its_length() -> None:
