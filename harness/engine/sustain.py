@@ -12,7 +12,7 @@ from collections.abc import Set
 from harness.engine.burst import Question, Stretch, blamed, bursts_kept, end_woken, run_burst
 from harness.engine.run_state import RING, State
 from harness.measure import stats
-from harness.measure.evenness import lasting
+from harness.measure.evenness import SWITCH_MS, lasting
 from harness.measure.plan import shuffled
 from harness.measure.telemetry import Recorder, mean_clock_mhz, mean_power
 from harness.problems.base import Probe
@@ -53,6 +53,9 @@ def _stretch(state: State, name: str, case: Case) -> Sustained:
     seconds = state.suite.sustained_s
     burst_ms = stats.median([s.latency_ms for s in state.record(name, case).samples])
     ring = max(RING, case.burst)
+    if state.suite.device == "gpu" and ring * burst_ms < 2 * SWITCH_MS:
+        said = f"{ring} calls are over in {ring * burst_ms:.3g} ms: some left out would not show"
+        return Sustained(status=Status.UNAVAILABLE, reason=said)
     calls = min(MOST_CALLS, max(FEWEST_CALLS, math.ceil(1e3 * seconds / burst_ms)))
     label = f"stretch/{case.name}/{state.rng.getrandbits(64):x}"
     probe = Probe(case, "normal", state.problem.kwargs(case))
