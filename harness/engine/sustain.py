@@ -54,7 +54,8 @@ def _stretch(state: State, name: str, case: Case) -> Sustained:
     burst_ms = stats.median([s.latency_ms for s in state.record(name, case).samples])
     ring = max(RING, case.burst)
     if state.suite.device == "gpu" and ring * burst_ms < 2 * SWITCH_MS:
-        said = f"{ring} calls are over in {ring * burst_ms:.3g} ms: some left out would not show"
+        said = f"{ring} calls are over in {ring * burst_ms:.3g} ms: some left out would not show; "
+        said += f"the case needs burst: {math.ceil(2 * SWITCH_MS / burst_ms) + 1}"
         return Sustained(status=Status.UNAVAILABLE, reason=said)
     calls = min(MOST_CALLS, max(FEWEST_CALLS, math.ceil(1e3 * seconds / burst_ms)))
     label = f"stretch/{case.name}/{state.rng.getrandbits(64):x}"
