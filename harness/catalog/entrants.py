@@ -58,8 +58,8 @@ def gather(
     taken: names that none of them may bear. Raises SubmissionError for what was named itself,
     and where nobody is left.
     """
-    found: dict[Path, Entrant] = {}
-    named: set[Path] = set()
+    found: dict[tuple[str, Path, str], Entrant] = {}
+    named: set[tuple[str, Path, str]] = set()
     refused: list[SubmissionError] = []
     for name in split(names):
         if name != ALL:
@@ -79,17 +79,16 @@ def gather(
                     raise
                 refused.append(cause)
             else:
-                place = entrant.entry_path.resolve()
-                if path.name == path.resolve().name:  # a link gives nobody its name
-                    found[place] = entrant
-                found.setdefault(place, entrant)
-                named |= {place} if alone else set()
+                # one by another name is another entry: a link takes nobody's place
+                same = (entrant.name, entrant.folder, entrant.source_sha256)
+                found.setdefault(same, entrant)
+                named |= {same} if alone else set()
         if name == ALL and kind is Kind.SUBMISSION and not paths and not refused:
             of = f" for {problem.name}" if problem else ""
             raise fault(root, f"no submission{of} here", "python run.py init mine")
     bear = Counter(entrant.name for entrant in found.values())
-    shared = [at for at, each in found.items() if bear[each.name] > 1 and at not in named]
-    refused += [_taken(place, found.pop(place)) for place in shared]  # whose row would it be?
+    shared = [at for at in found if bear[at[0]] > 1 and at not in named]
+    refused += [_taken(found[at].entry_path, found.pop(at)) for at in shared]  # whose row is it?
     if refused and not found:
         raise _all_told(refused)
     return list(found.values()), refused

@@ -1131,27 +1131,33 @@ def test_nobody_can_write_sources_until_their_folder_is_a_rivals() -> None:
     assert 4 * len(told) >= 128
 
 
-def test_a_link_beside_another_s_file_gives_it_no_name(tmp_path: Path) -> None:
-    """In a folder of candidates, where it came first by its name, the row was told of it."""
-    folder = tmp_path / "candidates"
-    folder.mkdir()
-    (folder / "other.py").write_text(GOOD)
-    (folder / "Other.py").symlink_to(folder / "other.py")
-    root = tmp_path / "submissions"
-    assert [entrant.name for entrant in find(root, f"{folder}/")] == ["other"]
-
-
-def test_a_link_beside_another_s_folder_does_not_take_its_place(tmp_path: Path) -> None:
-    """Named behind a folder of many with a link to it, or a link itself, an entry had no row."""
+def test_a_link_takes_no_entry_s_place_or_name(tmp_path: Path) -> None:
+    """Of two paths to one file the first had the row, then the link that was called as the file."""
     root, many, mine = tmp_path / "submissions", tmp_path / "many", tmp_path / "store" / "mine"
     for folder in (many / "hon", mine):
         folder.mkdir(parents=True)
         (folder / "submission.py").write_text(GOOD)
+    (many / "other.py").write_text(GOOD)
+    (many / "Other.py").symlink_to("other.py")
     (many / "evil").symlink_to(mine)
-    names = {entrant.name for entrant in find(root, f"{many}/", str(mine))}
-    assert names == {"hon", "mine"}
     (many / "mine").symlink_to(mine)
-    assert {entrant.name for entrant in find(root, f"{many}/")} == {"hon", "mine"}
+    names = [entrant.name for entrant in find(root, f"{many}/", str(mine))]
+    assert sorted(names) == ["Other", "evil", "hon", "mine", "other"]
+
+
+def test_a_bare_link_to_a_folder_s_file_is_not_that_entry(tmp_path: Path) -> None:
+    """Without its helpers and its manifest it was run in the folder's place, and nobody was told."""
+    root, many, mine = tmp_path / "submissions", tmp_path / "many", tmp_path / "mine"
+    for folder in (many / "hon", mine):
+        folder.mkdir(parents=True)
+        (folder / f"{folder.name}.py").write_text(GOOD)
+        (folder / "manifest.yaml").write_text(f"name: {folder.name}\nentry: {folder.name}.py\n")
+    (many / "mine.py").symlink_to(mine / "mine.py")
+    (many / "hon.py").symlink_to("hon/hon.py")
+    found, refused = entrants.gather([f"{many}/", str(mine)], root, Kind.SUBMISSION, PROBLEM)
+    assert [(each.name, each.folder) for each in found] == [("mine", mine)]
+    told = sorted(each.message.partition(": ")[2] for each in refused)
+    assert told == [*["an entry called 'hon', which is taken"] * 2, "links out of its folder"]
 
 
 def test_a_line_of_many_imports_costs_no_more_than_its_length() -> None:
