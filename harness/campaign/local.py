@@ -163,8 +163,8 @@ class Local:
             with contextlib.suppress(OSError):
                 file.close()
         cancelled = child.kill_at < float("inf")
-        faulty = why and not cancelled and code != Exit.SUBMISSION_FAILED  # a folder that changed
-        child.slot.faults = child.slot.faults + 1 if faulty else 0
+        if code != Exit.SUBMISSION_FAILED:  # a folder that changed tells nothing of the GPU
+            child.slot.faults = child.slot.faults + 1 if why and not cancelled else 0
         child.slot.child = None
         return gone(child.unit.label, why, child.slot.gpu)
 
