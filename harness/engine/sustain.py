@@ -20,6 +20,7 @@ from harness.process.messages import BurstReport, StretchReport
 from harness.schema import Case, Kind, Status, Sustained
 
 FEWEST_CALLS, MOST_CALLS = 40, 200_000  # however long or short a call is
+KEPT_MS = 2.4 * SWITCH_MS  # of calls whose results are kept: leaps beyond fewer would not show
 
 
 def sustain(state: State, case: Case, left: Set[str] = frozenset()) -> None:
@@ -53,9 +54,9 @@ def _stretch(state: State, name: str, case: Case) -> Sustained:
     seconds = state.suite.sustained_s
     burst_ms = stats.median([s.latency_ms for s in state.record(name, case).samples])
     ring = max(RING, case.burst)
-    if state.suite.device == "gpu" and ring * burst_ms < 2 * SWITCH_MS:
+    if state.suite.device == "gpu" and ring * burst_ms < KEPT_MS:
         said = f"{ring} calls are over in {ring * burst_ms:.3g} ms: some left out would not show; "
-        said += f"the case needs burst: {math.ceil(2 * SWITCH_MS / burst_ms) + 1}"
+        said += f"the case needs burst: {math.ceil(KEPT_MS / burst_ms) + 1}"
         return Sustained(status=Status.UNAVAILABLE, reason=said)
     calls = min(MOST_CALLS, max(FEWEST_CALLS, math.ceil(1e3 * seconds / burst_ms)))
     label = f"stretch/{case.name}/{state.rng.getrandbits(64):x}"

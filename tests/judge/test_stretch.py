@@ -251,14 +251,9 @@ def test_the_last_two_thirds_count_and_a_check_behind_the_end_does_not():
 
 @pytest.mark.parametrize(
     ("place", "after", "said"),
-    [
-        (2, 109, "backwards"),
-        (2, 1 << 30, "backwards"),
-        (-1, 301, "counts 301 calls of 300"),
-        (2, 122, "counts 12 calls in 0.050 ms"),
-    ],
+    [(2, 109, "backwards"), (2, 1 << 30, "backwards"), (-1, 301, "counts 301 calls of 300")],
 )
-def test_a_count_that_is_none_of_calls_makes_no_check_void_or_blind(place, after, said):
+def test_a_count_that_is_none_of_calls_makes_no_check_void(place, after, said):
     """The word is the worker's: with a check that it took back nothing was compared."""
     told = checks(10, 90, 110, 200, 290, 300)
     told[place] = replace(told[place], after=after)
@@ -373,13 +368,13 @@ def test_a_pause_is_what_was_the_workers_and_its_clock_a_clock_there_is(cycles, 
     assert pause(first, later) == (99.0, 200, sm_mhz)
 
 
-def test_who_is_seldom_complete_when_looked_at_has_no_time():
-    """Who raises its count while words are read has nothing compared; once is not enough."""
-    told = [replace(check, took_ms=3.0) for check in checks(*range(105, 295, 10), within=RING)]
-    told[-1] = replace(told[-1], after=told[-1].done)
+def test_who_is_once_not_complete_when_looked_at_has_no_time():
+    """Who raises its count while words are read has nothing compared, and time catches up."""
+    told = checks(*range(105, 295, 10))
+    told[3] = replace(told[3], after=told[3].done + RING - 1)
     report = _report(counted(told, asked(calls=300), 0.5), Verified(checked=1))
     assert report.status is Status.UNSTABLE
-    assert "never complete" in report.message
+    assert "not complete" in report.message
 
 
 @pytest.mark.parametrize("seconds", [1.0, 3.0, 60.0])
