@@ -68,7 +68,7 @@ def gather(
             paths = known(root, problem)  # all there are
         else:
             paths = _all_of(root, problem, refused)  # the root's own
-        alone = name != ALL and len(paths) == 1
+        alone = name != ALL and paths == [_place(name, root)] and _is_one(paths[0])
         for path in paths:
             try:
                 entrant = load_entrant(path, kind, problem, root)
@@ -348,13 +348,22 @@ def _agreed(path: Path, manifest: Manifest, asked: Problem | None) -> Problem:
 
 def _entries_of(path: Path, refused: list[SubmissionError] | None) -> list[Path]:
     """`path` itself, the rungs of a ladder, or the entries of a folder that is none itself."""
-    if os.path.isfile(path) or is_submission(path):
+    if _is_one(path):
         return [path]
     if steps.is_ladder(path):
         return steps.rungs_of(path)
     found = steps.folders_with(path, "manifest.yaml", "submission.py", refused=refused)
     found += (file for file in path.glob("*.py") if not os.path.isdir(file) and _is_bare(file))
-    return sorted(found) or ([] if refused else [path])
+    links = [each for each in found if each.is_symlink()]  # into whose folder?
+    if refused is not None:
+        said, hint = "a link in a folder of many", "hand in what it leads to, or name that"
+        refused += (SubmissionError(f"{shown(link)}: {said}", hint) for link in links)
+    return sorted({*found} - {*links}) or ([] if refused else [path])
+
+
+def _is_one(path: Path) -> bool:
+    """Whether it is an entry, and no folder of many."""
+    return os.path.isfile(path) or is_submission(path)
 
 
 def _is_bare(file: Path) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shlex
 import shutil
 import time
@@ -1131,33 +1132,36 @@ def test_nobody_can_write_sources_until_their_folder_is_a_rivals() -> None:
     assert 4 * len(told) >= 128
 
 
-def test_a_link_takes_no_entry_s_place_or_name(tmp_path: Path) -> None:
-    """Of two paths to one file the first had the row, then the link that was called as the file."""
-    root, many, mine = tmp_path / "submissions", tmp_path / "many", tmp_path / "store" / "mine"
-    for folder in (many / "hon", mine):
-        folder.mkdir(parents=True)
-        (folder / "submission.py").write_text(GOOD)
-    (many / "other.py").write_text(GOOD)
-    (many / "Other.py").symlink_to("other.py")
-    (many / "evil").symlink_to(mine)
-    (many / "mine").symlink_to(mine)
-    names = [entrant.name for entrant in find(root, f"{many}/", str(mine))]
-    assert sorted(names) == ["Other", "evil", "hon", "mine", "other"]
-
-
-def test_a_bare_link_to_a_folder_s_file_is_not_that_entry(tmp_path: Path) -> None:
-    """Without its helpers and its manifest it was run in the folder's place, and nobody was told."""
+def test_a_link_in_a_folder_of_many_is_nobody_s_entry(tmp_path: Path) -> None:
+    """It had the row of what it led to, or of the folder whose file it was, and nobody was told."""
     root, many, mine = tmp_path / "submissions", tmp_path / "many", tmp_path / "mine"
     for folder in (many / "hon", mine):
         folder.mkdir(parents=True)
         (folder / f"{folder.name}.py").write_text(GOOD)
         (folder / "manifest.yaml").write_text(f"name: {folder.name}\nentry: {folder.name}.py\n")
-    (many / "mine.py").symlink_to(mine / "mine.py")
     (many / "hon.py").symlink_to("hon/hon.py")
+    (many / "evil").symlink_to(mine)
+    (many / "mine").symlink_to(mine)
     found, refused = entrants.gather([f"{many}/", str(mine)], root, Kind.SUBMISSION, PROBLEM)
-    assert [(each.name, each.folder) for each in found] == [("mine", mine)]
-    told = sorted(each.message.partition(": ")[2] for each in refused)
-    assert told == [*["an entry called 'hon', which is taken"] * 2, "links out of its folder"]
+    assert [(each.name, each.folder) for each in found] == [("hon", many / "hon"), ("mine", mine)]
+    assert len(refused) == 3
+    assert all("a link in a folder of many" in each.message for each in refused)
+    assert find(root, str(many / "mine"))[0].folder == mine, "named by itself"
+
+
+@pytest.mark.parametrize("broken", [True, False])
+def test_a_folder_of_one_is_no_entry_that_was_named(tmp_path: Path, broken: bool) -> None:
+    """In a folder each, one author's broken hand-in, or none, ended the run for all."""
+    root, his, hers = tmp_path / "submissions", tmp_path / "his", tmp_path / "hers"
+    for folder in (his / "x", hers / "y"):
+        folder.mkdir(parents=True)
+        (folder / "submission.py").write_text(GOOD)
+    (his / "x" / "submission.py").write_text("def (") if broken else shutil.rmtree(his / "x")
+    found, refused = entrants.gather([f"{his}/,{hers}/"], root, Kind.SUBMISSION, PROBLEM)
+    assert [each.name for each in found] == ["y"]
+    assert len(refused) == 1
+    with pytest.raises(SubmissionError, match=re.escape(str(his))):
+        find(root, f"{his}/")
 
 
 def test_a_line_of_many_imports_costs_no_more_than_its_length() -> None:
