@@ -85,8 +85,12 @@ def fetch(repo: Path, remote: str, pull: str) -> None:
     """Bring the head of a pull request, none of whose objects is malformed."""
     if not re.fullmatch(r"[1-9][0-9]{0,8}", pull):
         sys.exit("refused: name a pull request by its number")
-    bring = ("fetch", "--no-tags", "--quiet", remote, f"refs/pull/{pull}/head")
-    git(repo, "-c", "fetch.fsckObjects=true", *bring)
+    bring(repo, remote, f"refs/pull/{pull}/head")
+
+
+def bring(repo: Path, remote: str, what: str) -> None:
+    """Fetch a ref, or a commit by its hash, with all below it well formed."""
+    git(repo, "-c", "fetch.fsckObjects=true", "fetch", "--no-tags", "--quiet", remote, what)
 
 
 def left_at(repo: Path, base: str, head: str) -> str:

@@ -3,7 +3,9 @@
     python .github/scripts/stage.py --commit <sha> --pull <number> --author LOGIN [--output "$GITHUB_OUTPUT"]
 
 Fetches the pull request's head, insists that the commit belongs to it, asks the path guard, then
-writes the files of submissions/<name>/ at that commit over the checkout's own.
+writes the files of submissions/<name>/ at that commit over the checkout's own. Without --pull the
+commit is fetched by itself: once it has been measured, its author's head may be another, and what
+was found is told all the same.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ def main(argv: list[str] | None = None) -> int:
     """0: staged; 1: refused."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--commit", required=True)
-    parser.add_argument("--pull", required=True)
+    parser.add_argument("--pull")
     parser.add_argument("--author", default="", help="whose pull request it is, as GitHub says")
     parser.add_argument("--repo", type=Path, default=Path())
     parser.add_argument("--remote", default="origin")
@@ -32,13 +34,15 @@ def main(argv: list[str] | None = None) -> int:
         print("refused: name a commit by all 40 digits")
         return 1
     git, repo = path_guard.git, args.repo
-    path_guard.fetch(repo, args.remote, args.pull)
-    head = git(repo, "rev-parse", "FETCH_HEAD").decode().strip()
-    known = git(repo, "rev-list", "-n", "1000", head).decode().split()
+    if args.pull is None:
+        path_guard.bring(repo, args.remote, args.commit)
+    else:
+        path_guard.fetch(repo, args.remote, args.pull)
+        head = git(repo, "rev-parse", "FETCH_HEAD").decode().strip()
+        if args.commit not in git(repo, "rev-list", "-n", "1000", head).decode().split():
+            print(f"refused: {args.commit} is not a commit of pull request {args.pull}")
+            return 1
     base = git(repo, "rev-parse", "HEAD").decode().strip()
-    if args.commit not in known:
-        print(f"refused: {args.commit} is not a commit of pull request {args.pull}")
-        return 1
     code = path_guard.main(
         ["--base", base, "--head", args.commit, f"--author={args.author}", "--repo", str(repo)]
         + (["--output", str(args.output)] if args.output else [])

@@ -367,7 +367,26 @@ def test_a_commit_of_another_pull_request_is_refused(hub: Hub) -> None:
     assert hub.stage(pull, other) == 1
 
 
-@pytest.mark.parametrize("pull", ["0", "1; id", "../1", ""])
+def test_who_has_moved_on_does_not_take_his_measurement_back(hub: Hub) -> None:
+    """Amended and pushed again behind the GPU's job, a commit that had failed was told nowhere."""
+    pull, first = hub.pull(edit("submissions/mine/NOTES.md", "slower\n"))
+    work = hub.folder / f"work{pull}"
+    git(work, "commit", "--quiet", "--amend", "--message", "another")
+    git(work, "push", "--quiet", "--force", "origin", f"HEAD:refs/pull/{pull}/head")
+    assert hub.stage(pull, first) == 1
+    assert hub.stage("", first) == 0
+    assert (hub.trusted / "submissions" / "mine" / "NOTES.md").read_text() == "slower\n"
+    jobs = yaml.safe_load((ROOT / ".github/workflows/measure.yml").read_text())["jobs"]
+    ways = [
+        "--pull" in step["run"]
+        for job in ("gpu", "board")
+        for step in jobs[job]["steps"]
+        if "stage.py" in step.get("run", "")
+    ]
+    assert ways == [True, False]
+
+
+@pytest.mark.parametrize("pull", ["0", "1; id", "../1"])
 def test_a_number_that_is_none_is_refused(hub: Hub, pull: str) -> None:
     with pytest.raises(SystemExit, match="by its number"):
         hub.stage(pull, "0" * 40)
