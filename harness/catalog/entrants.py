@@ -10,13 +10,14 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
 from pathlib import Path, PurePosixPath
 
-from harness.catalog import source_files, steps
+from harness.catalog import steps
 from harness.catalog.signature import MOST_BYTES, check_launch, check_source
-from harness.catalog.source_files import Files, digest, fault, lay_out, names_in, read
+from harness.catalog.source_files import Files, digest, fault, home_of, lay_out, names_in, read
 from harness.catalog.yaml_model import model_of
 from harness.errors import NoEntryError, SubmissionError, UsageError, did_you_mean
 from harness.problems import PROBLEMS, Problem, get_problem
 from harness.process.project import is_submission, layers
+from harness.process.sandbox.readable import real
 from harness.process.text import encoded_bytes, shown
 from harness.schema import Entrant, Kind, Manifest, is_name
 
@@ -53,37 +54,32 @@ def gather(
     problem: Problem | None,
     taken: Collection[str] = (),
 ) -> tuple[list[Entrant], list[SubmissionError]]:
-    """The same, and why others are left out: who came with 'all' or a folder of many fails alone.
+    """The same, and why others are left out: each fails alone.
 
-    taken: names that none of them may bear. Raises SubmissionError for what was named itself,
-    and where nobody is left.
+    taken: names that none of them may bear. Raises SubmissionError where nobody is left, and for
+    a name that leads nowhere.
     """
     found: dict[tuple[str, Path, str], Entrant] = {}
     named: set[tuple[str, Path, str]] = set()
     refused: list[SubmissionError] = []
     for name in split(names):
-        if name != ALL:
-            paths = _resolve(name, root, refused)
-        elif kind is Kind.BASELINE:
-            paths = known(root, problem)  # all there are
-        else:
-            paths = _all_of(root, problem, refused)  # the root's own
-        alone = name != ALL and paths == [_place(name, root)] and _is_one(paths[0])
+        before = len(refused)
+        paths = _asked_for(name, root, kind, problem, refused)
+        alone = name != ALL and paths == [_place(name, root)]
+        load = load_entrant if alone or name == ALL else _load_among
         for path in paths:
             try:
-                entrant = load_entrant(path, kind, problem, root)
+                entrant = load(path, kind, problem, root)
                 if entrant.name in taken or _is_anothers(entrant, root):
                     raise _taken(path, entrant)
             except SubmissionError as cause:  # noqa: PERF203 - one bad folder costs nobody else
-                if alone:
-                    raise
                 refused.append(cause)
             else:
                 # one by another name is another entry: a link takes nobody's place
                 same = (entrant.name, entrant.folder, entrant.source_sha256)
                 found.setdefault(same, entrant)
                 named |= {same} if alone else set()
-        if name == ALL and kind is Kind.SUBMISSION and not paths and not refused:
+        if name == ALL and kind is Kind.SUBMISSION and not paths and len(refused) == before:
             of = f" for {problem.name}" if problem else ""
             raise fault(root, f"no submission{of} here", "python run.py init mine")
     bear = Counter(entrant.name for entrant in found.values())
@@ -94,6 +90,22 @@ def gather(
     return list(found.values()), refused
 
 
+def _asked_for(
+    name: str, root: Path, kind: Kind, problem: Problem | None, refused: list[SubmissionError]
+) -> list[Path]:
+    """The paths that `name` means, 'all' too; a ladder that cannot be read is refused."""
+    if name == ALL:  # of baselines all there are, of submissions the root's own
+        baselines = kind is Kind.BASELINE
+        return known(root, problem) if baselines else _all_of(root, problem, refused)
+    try:
+        return _resolve(name, root, refused)
+    except NoEntryError:
+        raise
+    except SubmissionError as cause:
+        refused.append(cause)
+    return []
+
+
 def _all_told(refused: list[SubmissionError]) -> SubmissionError:
     first, *first.others = refused
     return first
@@ -102,6 +114,15 @@ def _all_told(refused: list[SubmissionError]) -> SubmissionError:
 def _taken(path: Path, entrant: Entrant) -> SubmissionError:
     said = f"{shown(path)}: an entry called '{entrant.name}', which is taken"
     return SubmissionError(said, "rename it: the file, or the folder and its manifest")
+
+
+def _load_among(path: Path, kind: Kind, problem: Problem | None, root: Path) -> Entrant:
+    """One of a folder of many, or of a ladder: nobody's is a link, or becomes one meanwhile."""
+    entrant = None if path.is_symlink() else load_entrant(path, kind, problem, root)
+    here = real(path.parent)
+    if entrant is None or entrant.folder not in (here, here / path.name):
+        raise SubmissionError(f"{shown(path)}: a link in a folder of many", "hand in a copy")
+    return entrant
 
 
 def _is_anothers(entrant: Entrant, root: Path) -> bool:
@@ -189,7 +210,7 @@ def load_entrant(
     if os.path.isfile(path) and path.suffix in ENTRIES and _is_entry(path):
         path = path.absolute().parent
     folder = path if os.path.isdir(path) else path.parent
-    home = source_files.home_of(folder)  # once: a link may take its place while it is read
+    home = home_of(folder)  # once: a link may take its place while it is read
     if os.path.isfile(path) and path.suffix == ".py":
         files = read(folder, [path.name], home)
         name = steps.usable(path.stem, path)
@@ -207,7 +228,7 @@ def load_entrant(
         said = f"its manifest says {size} bytes, at most {MOST_MANIFEST_BYTES}"
         raise fault(path, said, "keep it short; NOTES.md takes words")
     entry, body = _entry_in(folder, manifest, files)
-    source_files.home_of(entry)  # where a bare file leads is told to each unit of a campaign
+    home_of(entry)  # where a bare file leads is told to each unit of a campaign
     if entry.suffix == ".py":
         gives_lse = check_source(entry, body, problem)
         if manifest.launch is not None:  # of a plain .cu: elsewhere nobody would read the section
@@ -330,7 +351,8 @@ def _defines(body: bytes, signs: str = BINDS) -> list[str]:
     if len(body) > MOST_BYTES:  # refused for its size, if it is anybody's entry
         return [p.name for p in PROBLEMS.values() if p.function.encode() in body]
     text = body.decode("utf-8-sig", errors="replace")
-    return [p.name for p in PROBLEMS.values() if re.search(signs.format(p.function), text)]
+    told = (p for p in PROBLEMS.values() if p.function in text)  # the patterns are dear
+    return [p.name for p in told if re.search(signs.format(p.function), text)]
 
 
 def _agreed(path: Path, manifest: Manifest, asked: Problem | None) -> Problem:
@@ -348,22 +370,15 @@ def _agreed(path: Path, manifest: Manifest, asked: Problem | None) -> Problem:
 
 def _entries_of(path: Path, refused: list[SubmissionError] | None) -> list[Path]:
     """`path` itself, the rungs of a ladder, or the entries of a folder that is none itself."""
-    if _is_one(path):
+    if os.path.isfile(path) or is_submission(path):
         return [path]
     if steps.is_ladder(path):
         return steps.rungs_of(path)
+    before = len(refused or ())
     found = steps.folders_with(path, "manifest.yaml", "submission.py", refused=refused)
-    found += (file for file in path.glob("*.py") if not os.path.isdir(file) and _is_bare(file))
-    links = [each for each in found if each.is_symlink()]  # into whose folder?
-    if refused is not None:
-        said, hint = "a link in a folder of many", "hand in what it leads to, or name that"
-        refused += (SubmissionError(f"{shown(link)}: {said}", hint) for link in links)
-    return sorted({*found} - {*links}) or ([] if refused else [path])
-
-
-def _is_one(path: Path) -> bool:
-    """Whether it is an entry, and no folder of many."""
-    return os.path.isfile(path) or is_submission(path)
+    files = (file for file in path.glob("*.py") if not os.path.isdir(file))
+    found += (file for file in files if file.is_symlink() or _is_bare(file))
+    return sorted(found) or ([path] if len(refused or ()) == before else [])
 
 
 def _is_bare(file: Path) -> bool:
@@ -401,8 +416,9 @@ def _display_name(path: Path, manifest: Manifest, root: Path | None) -> str:
         move = steps.renaming(path, path.with_name(f"{path.stem}_"))
         raise fault(path, "a folder called like a file", f"{move}, and name it so in its manifest")
     for layer in layers(root) if root is not None else ():
-        if path.resolve().is_relative_to(layer.resolve()):
-            inside = path.resolve().relative_to(layer.resolve())
+        here = real(path)
+        if here.is_relative_to(layer.resolve()):
+            inside = here.relative_to(layer.resolve())
             return steps.usable(entry_name(inside.as_posix()), path)
     return manifest.name
 

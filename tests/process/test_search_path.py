@@ -332,11 +332,14 @@ def test_of_a_home_a_compiler_opens_its_own_folders_alone(
     assert found == (set() if below == "mine" else own)
 
 
+FORWARD = "def custom_attention_forward(q, k, v, causal=True, sm_scale=None): ...\n"
+
+
 def request_of(tmp_path: Path, *entries: str) -> Request:
     for entry in entries:
         place = tmp_path / entry
         place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text("def custom_attention_forward(q, k, v, causal=True, sm_scale=None): ...\n")
+        place.write_text(FORWARD)
     names = [tmp_path / e if e.count("/") < 2 else (tmp_path / e).parent for e in entries]
     found = find_entrants(map(str, names), tmp_path / "root", Kind.SUBMISSION, None)
     suite = Suite(name="s", cases=(Case(name="c", batch=1, heads=1, seqlen=1, headdim=64),))
@@ -406,6 +409,22 @@ def test_every_part_of_a_request_keeps_the_submissions_of_the_whole_shut(
         assert set(part.entered) == kept
         assert not {tmp_path / "mine", tmp_path / "lib"}.intersection(readable.opened(part.shut))
     assert len(parts) == 8
+
+
+def test_who_is_left_out_stays_shut_for_those_who_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of one name none runs: who brought a rival's name twice read the rival's source."""
+    for name in ("lib/kernels/hon.py", "inbox/evil/submission.py", "inbox/hon.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(FORWARD)
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path / "lib")])
+    case = Case(name="c", batch=1, heads=1, seqlen=16, headdim=64)
+    suite = Suite(name="s", device="cpu", cases=(case,), against="sdpa", baselines=())
+    names = [f"{tmp_path / name}/" for name in ("lib/kernels", "inbox")]
+    request = catalog_request.resolve(names, [], suite, Machine(), "sdpa", ROOT, 2)
+    assert [each.name for each in request.entrants] == ["evil"]
+    assert tmp_path / "lib" not in readable.opened(request.shut)
 
 
 def test_of_what_comes_along_no_submission_shuts_the_packages(

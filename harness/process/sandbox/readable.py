@@ -163,7 +163,9 @@ class DenyList:
 
 def real(path: str | Path) -> Path:
     """`path` without links; Path.resolve raises where one leads to itself."""
-    return Path(os.path.realpath(path))
+    with contextlib.suppress(OSError):  # what was a link is none when it is read
+        return Path(os.path.realpath(path))
+    return Path.cwd() / path
 
 
 def _within(folder: Path) -> list[str]:
