@@ -45,9 +45,9 @@ from harness.process.cuda.shared_memory import DTYPES
 from harness.process.messages import StretchReport, WorkerReply
 from harness.schema import CLAIM_PCT, LEAST_MS, MOST_PAUSES, Pause, Status
 
-#: From one spot check to the next: every octave of pauses is as frequent as the others, so that
-#: each entrant is looked at, and held up by it, about as often.
-SHORTEST_S, LONGEST_S, OCTAVES = 0.002, 0.3, 8
+#: From one spot check to the next: of each octave as often, each drawn by itself. Who sees that one
+#: was must not know when none can come.
+SHORTEST_S, LONGEST_S = 0.002, 0.3
 FEWEST_LONGEST = 10  # pauses in a stretch
 SLOWEST_MHZ, FASTEST_MHZ = 200.0, 5000.0
 CALLS_A_CHECK = 4  # of those whose results are intact
@@ -187,11 +187,10 @@ def _gpu(link: WorkerLink, asked: Asked, timeout_s: float) -> StretchReport:
 
 
 def pauses_s(seconds: float, rng: random.Random) -> Iterator[float]:
-    """From each check to the next in a stretch of so many `seconds`: of each octave as many."""
+    """From each check to the next in a stretch of so many `seconds`."""
     longest_s = max(LONGEST_S, seconds / FEWEST_LONGEST)
     while True:
-        for place in rng.sample(range(OCTAVES), OCTAVES):
-            yield SHORTEST_S * (longest_s / SHORTEST_S) ** ((place + rng.random()) / OCTAVES)
+        yield SHORTEST_S * (longest_s / SHORTEST_S) ** rng.random()
 
 
 def counted(checks: Sequence[SpotCheck], asked: Asked, claimed_ms: float) -> Counted | None:

@@ -22,7 +22,7 @@ Limit = Annotated[float, Field(gt=0, le=1e6)]  # seconds or GiB; an infinite one
 MOST_BLOCKS = 10_000
 MOST_LINE_BYTES = 32 << 20  # of a row: the longest has MOST_BLOCKS
 MOST_CALLS = 64  # of a burst
-MOST_PAUSES = 120  # between the spot checks of a stretch
+MOST_PAUSES = 160  # between the spot checks of a stretch
 #: Of a stretch the worker counts from the first call of the last two thirds, the judge from a check
 #: behind it: by so much may their times of a call differ.
 CLAIM_PCT = 3.0
