@@ -4,22 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from harness.catalog.entrants import (
-    ALL,
-    find_entrants,
-    gather,
-    known_names,
-    load_entrant,
-    place_of,
-    places,
-)
+from harness.catalog.entrants import ALL, find_entrants, gather, known_names, load_entrant, place_of
 from harness.catalog.null_kernel import NAME as NULL
 from harness.errors import UsageError, did_you_mean
 from harness.measure.stopping import FIXED, StoppingRule
 from harness.problems import get_problem
 from harness.process.project import HOME, private
-from harness.process.sandbox.readable import DenyList, reached, real, shut
-from harness.process.text import SURROGATE, shown
+from harness.process.sandbox.readable import DenyList, reached, shut
+from harness.process.text import shown
 from harness.schema import Entrant, Kind, Machine, Suite, is_name
 
 
@@ -116,9 +108,6 @@ def resolve(
             said = f"two entrants are called '{each.name}': {other} and {each.entry_path}"
             raise UsageError(shown(said), "rename one of them, or name only one")
         seen[each.name] = each.entry_path
-    asked = [
-        place for place in map(real, places(names, folder)) if not SURROGATE.search(str(place))
-    ]
     return Request(
         suite=suite,
         machine=machine,
@@ -126,6 +115,5 @@ def resolve(
         baseline=baseline,
         root=root,
         sandbox=sandbox,
-        entered=tuple(asked if refused else ()),  # who is left out stays shut for those who run
         refused=tuple(map(str, refused)),
     ).with_trusted()

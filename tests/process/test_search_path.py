@@ -411,22 +411,6 @@ def test_every_part_of_a_request_keeps_the_submissions_of_the_whole_shut(
     assert len(parts) == 8
 
 
-def test_who_is_left_out_stays_shut_for_those_who_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of one name none runs: who brought a rival's name twice read the rival's source."""
-    for name in ("lib/kernels/hon.py", "inbox/evil/submission.py", "inbox/hon.py"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(FORWARD)
-    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path / "lib")])
-    case = Case(name="c", batch=1, heads=1, seqlen=16, headdim=64)
-    suite = Suite(name="s", device="cpu", cases=(case,), against="sdpa", baselines=())
-    names = [f"{tmp_path / name}/" for name in ("lib/kernels", "inbox")]
-    request = catalog_request.resolve(names, [], suite, Machine(), "sdpa", ROOT, 2)
-    assert [each.name for each in request.entrants] == ["evil"]
-    assert tmp_path / "lib" not in readable.opened(request.shut)
-
-
 def test_of_what_comes_along_no_submission_shuts_the_packages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
