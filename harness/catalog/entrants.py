@@ -145,7 +145,10 @@ def problem_of(names: Iterable[str], root: Path) -> Problem:
     """
     told, first = Counter[str](), next(iter(split(names)), ALL)
     with contextlib.suppress(UsageError):
+        place = _place(first, root)
         for path in _resolve(first, root) if first != ALL else ():
+            if path != place and path.is_symlink():  # nobody's entry, see _load_among
+                continue
             with contextlib.suppress(UsageError):
                 name, votes = _problem_told(path)
                 told[get_problem(name).name] += votes

@@ -1154,6 +1154,18 @@ def test_a_link_in_a_folder_of_many_is_nobody_s_entry(
     assert find(root, str(many / "mine"))[0].folder == mine, "named by itself"
 
 
+def test_a_link_has_no_vote(tmp_path: Path) -> None:
+    """One hand-in of another problem with two links to it left all others out."""
+    root, many = tmp_path / "submissions", tmp_path / "many"
+    many.mkdir()
+    for name in ("a", "b"):
+        (many / f"{name}.py").write_text(GOOD)
+    (many / "c.py").write_text(GOOD.replace("forward", "backward"))
+    for name in ("d", "e", "f"):
+        (many / f"{name}.py").symlink_to("c.py")
+    assert entrants.problem_of([f"{many}/"], root) is PROBLEM
+
+
 @pytest.mark.parametrize("broken", ["x/submission.py", "launch.yaml", "manifest.yaml", ""])
 def test_one_author_s_folder_ends_nobody_else_s_run(tmp_path: Path, broken: str) -> None:
     """In a folder each, one author's broken hand-in, or none, ended the run for all."""
