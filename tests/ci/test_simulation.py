@@ -132,10 +132,10 @@ class Hub:
         git(work, "push", "--quiet", "origin", f"HEAD:refs/pull/{self.pulls}/head")
         return str(self.pulls), commit
 
-    def stage(self, pull: str, commit: str, author: str = OWNER) -> int:
-        """The measuring job's second step."""
-        words = ["--commit", commit, *(["--pull", pull] if pull else []), "--author", author]
-        return STAGE.main([*words, "--repo", str(self.trusted)])
+    def stage(self, pull: str | None, commit: str, author: str = OWNER) -> int:
+        """The measuring job's second step; without `pull` that of the board's job."""
+        words = ["--commit", commit, "--author", author, "--repo", str(self.trusted)]
+        return STAGE.main(words if pull is None else [*words, "--pull", pull])
 
 
 @pytest.fixture(scope="module")
