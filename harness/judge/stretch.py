@@ -51,9 +51,8 @@ SHORTEST_S, LONGEST_S = 0.002, 0.3
 FEWEST_LONGEST = 10  # pauses in a stretch
 SLOWEST_MHZ, FASTEST_MHZ = 200.0, 5000.0
 CALLS_A_CHECK = 4  # of those whose results are intact
-WITHIN = (
-    1  # calls that end while words are read: 0.03 to 0.04 ms in the mean of each of 72 stretches
-)
+#: Calls that end while words are read; it took 0.03 to 0.04 ms in the mean of each of 72 stretches.
+WITHIN = 1
 CPU_CLAIM_PCT, CPU_FLOOR_MS = 30.0, 10.0  # of messages and a scheduler; a CPU is never ranked
 FEWEST_CALLS = 3  # between the first check that counts and the last
 #: Of the calls, at the last check: who says early that all is over would be timed while the GPU is
