@@ -63,7 +63,6 @@ def gather(
     named: set[tuple[str, Path, str]] = set()
     refused: list[SubmissionError] = []
     for name in split(names):
-        before = len(refused)
         paths = _asked_for(name, root, kind, problem, refused)
         alone = name != ALL and paths == [_place(name, root)]
         load = load_entrant if alone or name == ALL else _load_among
@@ -79,9 +78,6 @@ def gather(
                 same = (entrant.name, entrant.folder, entrant.source_sha256)
                 found.setdefault(same, entrant)
                 named |= {same} if alone else set()
-        if name == ALL and kind is Kind.SUBMISSION and not paths and len(refused) == before:
-            of = f" for {problem.name}" if problem else ""
-            raise fault(root, f"no submission{of} here", "python run.py init mine")
     bear = Counter(entrant.name for entrant in found.values())
     shared = [at for at in found if bear[at[0]] > 1 and at not in named]
     refused += [_taken(found[at].entry_path, found.pop(at)) for at in shared]  # whose row is it?
@@ -94,9 +90,14 @@ def _asked_for(
     name: str, root: Path, kind: Kind, problem: Problem | None, refused: list[SubmissionError]
 ) -> list[Path]:
     """The paths that `name` means, 'all' too; a ladder that cannot be read is refused."""
-    if name == ALL:  # of baselines all there are, of submissions the root's own
-        baselines = kind is Kind.BASELINE
-        return known(root, problem) if baselines else _all_of(root, problem, refused)
+    if name == ALL and kind is Kind.BASELINE:
+        return known(root, problem)  # all there are
+    if name == ALL:
+        before, own = len(refused), _all_of(root, problem, refused)
+        if not own and len(refused) == before:
+            of = f" for {problem.name}" if problem else ""
+            raise fault(root, f"no submission{of} here", "python run.py init mine")
+        return own
     try:
         return _resolve(name, root, refused)
     except NoEntryError:
