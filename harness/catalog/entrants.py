@@ -28,9 +28,6 @@ BINDS = (
     r"(?m)^[ \t]*(?:(?:def|class|(?:from|import)\b.*?\bas)[ \t]+{0}\b"
     r"|\w+[ \t]+as[ \t]+{0}[ \t\r,)]*(?:#|$)|{0}[ \t]*(?:[:,][^=\n]*)?=(?!=))"
 )
-#: What its word counts in `problem_of`: a folder that has its function, speaks of it, neither.
-HAS = BINDS + r"|^[ \t]*from\b(?:(?!\bimport\b)[^#\n])*\bimport\b[^#\n]*\b{0}\b"  # the first one
-VOTES = {HAS: 10**12, r"\b{0}\b": 10**6, "": 1}
 MOST_MANIFEST_BYTES = 32 << 10  # as it is told to a worker
 
 
@@ -139,39 +136,31 @@ def place_of(name: str, root: Path) -> Path | None:
 
 
 def problem_of(names: Iterable[str], root: Path) -> Problem:
-    """What the first of `names` computes, or most of those in it; 'all' means the first problem.
+    """What most of `names` compute, of those that are one entry; if none or as many, the first.
 
-    By their manifests, or the function that a bare file defines: nothing is hashed or parsed for
-    it. Who lacks that function, or cannot be read, says so when it is loaded: no vote against one.
+    In a folder of many no hand-in says what the others are measured on: who has other ones than
+    forward there names the suite. By manifests, or the function that a bare file defines: nothing
+    is hashed or parsed for it, and who cannot be read says so when it is loaded.
     """
-    told, first = Counter[str](), next(iter(split(names)), ALL)
-    with contextlib.suppress(UsageError):
-        place = _place(first, root)
-        for path in _resolve(first, root) if first != ALL else ():
-            if path != place and path.is_symlink():  # nobody's entry, see _load_among
-                continue
+    told = Counter[str]()
+    for name in split(names):
+        place = None if name == ALL else _place(name, root)
+        if place and (os.path.isfile(place) or is_submission(place)):
             with contextlib.suppress(UsageError):
-                name, votes = _problem_told(path)
-                told[get_problem(name).name] += votes
+                told[get_problem(_problem_told(place)).name] += 1
     return max(PROBLEMS.values(), key=lambda problem: told[problem.name])
 
 
-def _problem_told(path: Path) -> tuple[str, int]:
-    """And its votes; raises UsageError where nothing can be read."""
+def _problem_told(path: Path) -> str:
+    """Raises UsageError where nothing can be read."""
     if os.path.isfile(path) and path.suffix in ENTRIES and _is_entry(path):
         path = path.absolute().parent
     if path.suffix == ".cu" and os.path.isfile(path):
-        return steps.manifest_of(path).problem, VOTES[HAS]
+        return steps.manifest_of(path).problem
     if path.suffix == ".py" and os.path.isfile(path):
-        body = read(path.parent, [path.name])[0][1]
-        return _problem_in(body), VOTES[HAS if _defines(body) else ""]
+        return _problem_in(read(path.parent, [path.name])[0][1])
     known = os.path.exists(path / "manifest.yaml")  # else as it is taken for when it is loaded
-    manifest = steps.read_manifest(path) if known else Manifest(name="none")
-    if manifest.entry.endswith(".cu") or not os.path.isfile(path / manifest.entry):
-        return manifest.problem, VOTES[HAS if os.path.isfile(path / manifest.entry) else ""]
-    body = read(path, [manifest.entry])[0][1]
-    fits = (votes for signs, votes in VOTES.items() if manifest.problem in _defines(body, signs))
-    return manifest.problem, next(fits, VOTES[""])
+    return (steps.read_manifest(path) if known else Manifest(name="none")).problem
 
 
 def places(names: Iterable[str], root: Path) -> list[Path]:

@@ -801,48 +801,51 @@ def test_a_word_with_a_slash_is_a_path_before_it_is_a_name(
     assert [entrant.name for entrant in find(tmp_path / "entries", word)] == found
 
 
-@pytest.mark.parametrize("odd", ["aaa", "zzz"])
-def test_of_a_folder_of_many_most_decide_what_is_measured(tmp_path: Path, odd: str) -> None:
-    """One that came first by name decided for all, and who had a manifest was not even told."""
+@pytest.mark.parametrize("word", ["aaa", "zzz"])
+def test_nobody_in_a_folder_of_many_says_what_the_others_are_measured_on(
+    tmp_path: Path, word: str
+) -> None:
+    """Who came first, then who had more votes by ever finer signs, left all others out."""
     other = "attention_backward"
-    for name, problem in (("good", ""), ("good2", ""), (odd, other)):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "submission.py").write_text(GOOD)
+    many = tmp_path / "many"
+    for name, problem in (("good", ""), (word, other), (f"{word}2", other)):
+        (many / name).mkdir(parents=True)
+        (many / name / "submission.py").write_text(
+            GOOD.replace("attention_forward", problem or "attention_forward")
+        )
         if problem:
             said = f"name: {name}\nproblem: {problem}\n"
-            (tmp_path / name / "manifest.yaml").write_text(said)
-    problem = entrants.problem_of([str(tmp_path)], tmp_path / "none")
-    assert problem.name == "attention_forward"
-    found, refused = gather([str(tmp_path)], tmp_path / "none", Kind.SUBMISSION, problem)
-    assert {each.name for each in found} == {"good", "good2"}
-    assert [str(each.message).endswith(f"computes {other}, the suite measures {problem.name}")
-            for each in refused] == [True]  # fmt: skip
+            (many / name / "manifest.yaml").write_text(said)
+    problem = entrants.problem_of([f"{many}/"], tmp_path / "none")
+    assert problem is PROBLEM
+    found, refused = gather([f"{many}/"], tmp_path / "none", Kind.SUBMISSION, problem)
+    assert [each.name for each in found] == ["good"]
+    assert len(refused) == 2
+    for why in refused:
+        assert why.message.endswith(f"computes {other}, the suite measures {problem.name}")
+        assert "--suite fa3_bwd" in why.hint
 
 
 @pytest.mark.parametrize(
-    ("mine", "ghost"),
-    [("attention_backward", {"submission.py": ""}), ("attention_backward", {"manifest.yaml": "name: {}\n"}),
-     ("attention_forward", {"manifest.yaml": "name: {}\nproblem: attention_backward\n"}),
-     ("attention_backward", {"manifest.yaml": "name: {}\n", "submission.py": "x = 1\n"}),
-     ("attention_backward", {"submission.py": "# custom_attention_forward\n"})],
+    ("words", "told"),
+    [("fwd", "forward"), ("bwd", "backward"), ("bwd,many,gone", "backward"), ("fwd,bwd", "forward"),
+     ("bwd,bwd.py,fwd", "backward"), ("many", "forward"), ("broken,bwd", "backward")],
 )  # fmt: skip
-def test_who_has_no_function_has_no_vote_against_one_who_has(
-    mine: str, ghost: dict[str, str], tmp_path: Path
+def test_of_words_that_are_entries_most_say_what_is_measured(
+    tmp_path: Path, words: str, told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An empty folder decided for all, and the honest one was not even told."""
-    body = GOOD.replace("attention_forward", mine)
-    for name in ("a", "b", "honest"):
-        (tmp_path / name).mkdir()
-        files = {"manifest.yaml": f"name: honest\nproblem: {mine}\n", "submission.py": body}
-        for file, text in (files if name == "honest" else ghost).items():
-            (tmp_path / name / file).write_text(text.format(name))
-    assert entrants.problem_of([str(tmp_path)], tmp_path / "none").name == mine
-    (other,) = {"attention_forward", "attention_backward"} - {mine}
-    with pytest.raises(SubmissionError) as caught:
-        gather([str(tmp_path)], tmp_path / "none", Kind.SUBMISSION, get_problem(other))
-    assert "honest" in " ".join(map(str, [caught.value, *caught.value.others]))
-    (tmp_path / "honest" / "submission.py").unlink()
-    assert entrants.problem_of([str(tmp_path / "honest")], tmp_path / "none").name == mine
+    """One that came first decided for the folders of all others."""
+    backward = GOOD.replace("attention_forward", "attention_backward")
+    for folder in ("fwd", "bwd", "broken", "many/bwd"):
+        (tmp_path / folder).mkdir(parents=True)
+        problem = "attention_backward" if folder.endswith("bwd") else "attention_forward"
+        manifest = "[" if folder == "broken" else f"name: {folder[-3:]}\nproblem: {problem}\n"
+        (tmp_path / folder / "manifest.yaml").write_text(manifest)
+    for file in ("bwd.py", "many/a.py", "many/b.py"):
+        (tmp_path / file).write_text(backward)
+    monkeypatch.chdir(tmp_path)
+    paths = ",".join(f"./{word}" for word in words.split(","))
+    assert entrants.problem_of([paths], tmp_path / "none").name == f"attention_{told}"
 
 
 def test_who_has_neither_manifest_nor_a_name_is_told_once(tmp_path: Path) -> None:
@@ -1154,18 +1157,6 @@ def test_a_link_in_a_folder_of_many_is_nobody_s_entry(
     assert find(root, str(many / "mine"))[0].folder == mine, "named by itself"
 
 
-def test_a_link_has_no_vote(tmp_path: Path) -> None:
-    """One hand-in of another problem with two links to it left all others out."""
-    root, many = tmp_path / "submissions", tmp_path / "many"
-    many.mkdir()
-    for name in ("a", "b"):
-        (many / f"{name}.py").write_text(GOOD)
-    (many / "c.py").write_text(GOOD.replace("forward", "backward"))
-    for name in ("d", "e", "f"):
-        (many / f"{name}.py").symlink_to("c.py")
-    assert entrants.problem_of([f"{many}/"], root) is PROBLEM
-
-
 @pytest.mark.parametrize("broken", ["x/submission.py", "launch.yaml", "manifest.yaml", ""])
 def test_one_author_s_folder_ends_nobody_else_s_run(tmp_path: Path, broken: str) -> None:
     """In a folder each, one author's broken hand-in, or none, ended the run for all."""
@@ -1186,11 +1177,8 @@ def test_a_line_of_many_imports_costs_no_more_than_its_length() -> None:
     lines = (b"from x " + word * 20_000 for word in (b"import ", b"ximport ", b"from "))
     body = b"# custom_attention_forward\n".join(lines)
     began = time.process_time()
-    assert entrants._defines(body, entrants.HAS) == []
+    assert entrants._defines(body) == []
     assert time.process_time() - began < 1
-    for text in ("from .x import a, {}", "from .import {}", "\tfrom y.import_it import a, {} as b"):
-        line = text.format("custom_attention_forward").encode()
-        assert entrants._defines(b"x = 1\n" + line, entrants.HAS) == ["attention_forward"], text
 
 
 def test_long_names_beside_long_names_are_not_compared() -> None:
