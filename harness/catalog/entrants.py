@@ -22,6 +22,7 @@ from harness.process.text import encoded_bytes, shown
 from harness.schema import Entrant, Kind, Manifest, is_name
 
 ALL = "all"  # the word for every entry of a folder
+_FIRST = next(iter(PROBLEMS))  # what is meant where nobody says
 ENTRIES = (".py", ".cu")
 #: Whose own a name is: defined, imported as this, assigned. A call or an import only speaks of it.
 BINDS = (
@@ -136,31 +137,26 @@ def place_of(name: str, root: Path) -> Path | None:
 
 
 def problem_of(names: Iterable[str], root: Path) -> Problem:
-    """What most of `names` compute, of those that are one entry; if none or as many, the first.
+    """What all of `names` compute, if each is one entry and they agree; else the first problem.
 
-    In a folder of many no hand-in says what the others are measured on: who has other ones than
-    forward there names the suite. By manifests, or the function that a bare file defines: nothing
-    is hashed or parsed for it, and who cannot be read says so when it is loaded.
+    So in a folder of many, or among several, no hand-in says what the others are measured on.
+    Nothing is hashed or parsed for it.
     """
-    told = Counter[str]()
-    for name in split(names):
-        place = None if name == ALL else _place(name, root)
-        if place and (os.path.isfile(place) or is_submission(place)):
-            with contextlib.suppress(UsageError):
-                told[get_problem(_problem_told(place)).name] += 1
-    return max(PROBLEMS.values(), key=lambda problem: told[problem.name])
+    told = {_problem_told(name, root) for name in split(names)}
+    return get_problem(told.pop() if len(told) == 1 else _FIRST)
 
 
-def _problem_told(path: Path) -> str:
-    """Raises UsageError where nothing can be read."""
-    if os.path.isfile(path) and path.suffix in ENTRIES and _is_entry(path):
-        path = path.absolute().parent
-    if path.suffix == ".cu" and os.path.isfile(path):
-        return steps.manifest_of(path).problem
-    if path.suffix == ".py" and os.path.isfile(path):
-        return _problem_in(read(path.parent, [path.name])[0][1])
-    known = os.path.exists(path / "manifest.yaml")  # else as it is taken for when it is loaded
-    return (steps.read_manifest(path) if known else Manifest(name="none")).problem
+def _problem_told(name: str, root: Path) -> str:
+    """By its manifest, or the function that a bare file defines; of all others the first one."""
+    path = None if name == ALL else _place(name, root)
+    with contextlib.suppress(UsageError):
+        if path and os.path.isfile(path) and path.suffix in ENTRIES and _is_entry(path):
+            path = path.absolute().parent
+        if path and os.path.isfile(path) and path.suffix == ".py":
+            return _problem_in(read(path.parent, [path.name])[0][1])
+        if path and os.path.exists(path / "manifest.yaml"):
+            return get_problem(steps.read_manifest(path).problem).name
+    return _FIRST
 
 
 def places(names: Iterable[str], root: Path) -> list[Path]:
@@ -337,7 +333,7 @@ def _all_of(
 
 def _problem_in(body: bytes) -> str:
     """A bare file computes whatever it has the function of."""
-    return next(iter(_defines(body) or _defines(body, r"\b{}\b")), next(iter(PROBLEMS)))
+    return next(iter(_defines(body) or _defines(body, r"\b{}\b")), _FIRST)
 
 
 def _defines(body: bytes, signs: str = BINDS) -> list[str]:
