@@ -159,7 +159,7 @@ def _judgements(alone: bool, held: Container[str]) -> Iterable[tuple[str, list[I
         types = only(SOCKET_TYPES, answer(errno.EPROTONOSUPPORT))
         yield name, [*local, (AND, 0, 0, SOCKET_TYPE), *types]
     # Who waits to be accepted has a buffer, and among others nobody could tell whose it is. To
-    # listen is harmless where nobody connects, and CUDA's driver does it when it starts.
+    # listen takes a name alone, and CUDA's driver does it when it starts.
     yield "connect", [DONE] if alone else [answer(errno.ECONNREFUSED)]
     # A SIGCONT from there would let a process go on that was stopped behind its turn.
     spaces = [(ANY_BIT, 0, 1, CLONE_NEW_ANYTHING | CLONE_PARENT), REFUSED]
