@@ -103,7 +103,7 @@ def _figures(
         power_w=power.watts if power else None,
         energy_error_pct=power.error_pct if power else None,
     )
-    return lasting(told, flops, burst_ms if on_gpu else 0.0)
+    return lasting(told, flops, burst_ms if on_gpu else 0.0, reply.early)
 
 
 def _failed(reply: BurstReport | None, lost: list[tuple[Status, str]]) -> Sustained:

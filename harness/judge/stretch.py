@@ -17,7 +17,8 @@ backward dO). What a check takes, the GPU's changing between two processes too, 
 Who leaves calls out and counts on beyond them needs answers to the last `ring - 1` of those that it
 tells: it stands still while it makes these, then leaps. So two checks must be as far apart in calls
 as in time, or in cycles of the SMs, whether 2 ms lie between them or 300 (measure/evenness.py): a
-leap at any rate is uneven at some distance, and hardly a moment is known to be safe.
+leap at any rate is uneven at some distance, and hardly a moment is known to be safe. The last two
+thirds count, when clocks have settled; the first third must be as even.
 
 Without shared device memory, on a CPU, nobody can read meanwhile: the stretch is cut into
 legs of `ring` calls, and results of every call of each leg are compared.
@@ -58,10 +59,7 @@ FEWEST_CALLS = 3  # between the first check that counts and the last
 #: Of the calls, at the last check: who says early that all is over would be timed while the GPU is
 #: cold. The longest pause between two pairs is a quarter of the shortest stretch.
 REACHED = 0.6
-#: Clocks only fall while a stretch lasts. Who takes longer for its first calls than for those that
-#: count may have made some of these beforehand.
-FIRST_PCT = 5.0
-START_MS = 50.0  # until the first call is on the GPU
+START_MS = 50.0  # until the first call is on the GPU: from then on calls are counted evenly
 Answer = Callable[[tuple[torch.Tensor, ...]], tuple[torch.Tensor, ...]]
 
 
@@ -127,7 +125,7 @@ class Counted:
     since_s: float  # on the host's monotonic clock
     until_s: float
     judge_pct: float = 0.0  # of the time that spot checks took
-    first_ms: float = 0.0  # of one of the calls before
+    early: tuple[Pause, ...] = ()  # before; who is uneven there may make meanwhile what counts
     pauses: tuple[Pause, ...] = ()
     ran_ahead: bool = False  # while words were read: what it counts is not compared
 
@@ -208,6 +206,7 @@ def counted(checks: Sequence[SpotCheck], asked: Asked, claimed_ms: float) -> Cou
     if calls < FEWEST_CALLS or inside[-1].done < REACHED * asked.calls:
         return None
     first, last = inside[0], inside[-1]
+    before = [check for check in checks if START_MS < check.at_ms < first.at_ms]
     elapsed_ms = last.at_ms - first.at_ms
     if elapsed_ms <= 0:
         return None
@@ -218,7 +217,7 @@ def counted(checks: Sequence[SpotCheck], asked: Asked, claimed_ms: float) -> Cou
         since_s=first.at_s,
         until_s=last.at_s,
         judge_pct=100 * sum(check.took_ms for check in inside[:-1]) / elapsed_ms,
-        first_ms=max(0.0, first.at_ms - START_MS) / max(1, first.done),
+        early=tuple(pause(*pair) for pair in pairwise([*before, first])),
         pauses=tuple(pause(*pair) for pair in pairwise(inside)),
         ran_ahead=any(check.after > check.done + WITHIN for check in inside),
     )
@@ -410,9 +409,6 @@ def _report(seen: Counted, verified: Verified) -> StretchReport:
     if not seen.claimed_ms >= seen.latency_ms * (1 - allowed):
         status = Status.TIME_CLAIM_REJECTED
         message = _too_short(seen.claimed_ms, seen.latency_ms)
-    elif seen.first_ms > seen.latency_ms * (1 + FIRST_PCT / 100):
-        status = Status.UNSTABLE
-        message = f"{seen.first_ms:.4g} ms a call in its first third, then {seen.latency_ms:.4g}"
     elif not verified.checked or seen.ran_ahead:
         status = Status.UNSTABLE
         message = "its results were not complete when they were read"
@@ -425,6 +421,7 @@ def _report(seen: Counted, verified: Verified) -> StretchReport:
         checked=verified.checked,
         rel_l2=verified.rel_l2,
         judge_pct=min(100.0, seen.judge_pct),
+        early=seen.early,
         pauses=seen.pauses,
         since_s=seen.since_s,
         until_s=seen.until_s,

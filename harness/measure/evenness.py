@@ -21,10 +21,13 @@ FASTER_THAN_BURSTS_PCT = 3.0
 CLOCK_PCT = 13.0
 
 
-def lasting(told: Sustained, flops: float, burst_ms: float) -> Sustained:
+def lasting(
+    told: Sustained, flops: float, burst_ms: float, early: Sequence[Pause] = ()
+) -> Sustained:
     """A stretch with the figures that follow from its time and power, or why it has no time.
 
-    burst_ms: the median call of its bursts; 0: nobody is held against them.
+    burst_ms: the median call of its bursts; 0: nobody is held against them. early: its pauses
+    before the calls that count, which no record holds.
     """
     ms = told.latency_ms
     if told.status is not Status.PASSED or not ms:
@@ -32,7 +35,7 @@ def lasting(told: Sustained, flops: float, burst_ms: float) -> Sustained:
     if ms < burst_ms * (1 - FASTER_THAN_BURSTS_PCT / 100):
         said = f"{ms:.4g} ms a call, and {burst_ms:.4g} in its bursts"
         return Sustained(status=Status.TIME_CLAIM_REJECTED, reason=said)
-    if leapt := leap(told.pauses):
+    if leapt := leap((*early, *told.pauses)):
         said = f"counts by leaps: {leapt.calls} calls in {leapt.spent_ms:.4g} ms, "
         said += f"{ms:.4g} ms each in the mean"
         return Sustained(status=Status.UNSTABLE, reason=said, pauses=told.pauses)

@@ -106,6 +106,7 @@ class StretchReport(BurstReport):
     calls: Annotated[int, Field(ge=0, lt=1 << 31)] = 0
     checked: Annotated[int, Field(ge=0, lt=1 << 31)] = 0
     judge_pct: Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)] = 0.0
+    early: Annotated[tuple[Pause, ...], Field(strict=False, max_length=MOST_PAUSES)] = ()
     pauses: Annotated[tuple[Pause, ...], Field(strict=False, max_length=MOST_PAUSES)] = ()
     #: The calls that count, on the monotonic clock that all processes of a machine share.
     since_s: Moment = 0.0

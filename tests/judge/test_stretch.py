@@ -32,11 +32,11 @@ from harness.judge.stretch import (  # noqa: E402
     run_stretch,
     window,
 )
-from harness.measure.evenness import leap  # noqa: E402
+from harness.measure.evenness import lasting, leap  # noqa: E402
 from harness.problems import get_problem  # noqa: E402
 from harness.problems.attention_forward_tensors import contract  # noqa: E402
 from harness.process import wire  # noqa: E402
-from harness.schema import Case, Status  # noqa: E402
+from harness.schema import Case, Status, Sustained  # noqa: E402
 from harness.worker.__main__ import Worker, failure  # noqa: E402
 from harness.worker.stretch import windows_of  # noqa: E402
 
@@ -273,13 +273,39 @@ def test_what_checks_took_is_what_the_pauses_lack(held_up):
     assert spent_ms == pytest.approx(seen.calls * seen.latency_ms * (1 - seen.judge_pct / 100))
 
 
+def lasts(seen):
+    """What the engine makes of it; `early` is no part of a record."""
+    told = Sustained(status=Status.PASSED, latency_ms=seen.latency_ms, claimed_ms=seen.latency_ms)
+    return lasting(told.model_copy(update={"pauses": seen.pauses}), 1e9, 0.0, seen.early)
+
+
+@pytest.mark.parametrize("leap_calls", [0, 40])
+def test_who_counts_by_leaps_before_it_counts_has_no_time(leap_calls):
+    """It could have made meanwhile what counts: 64 GiB hold a thousand results."""
+    told = checks(50, 150, 250, 350, 400, 600, 800, 990, ms=1.0)
+    told[2] = replace(told[2], done=250 + leap_calls, after=250 + leap_calls)
+    seen = counted(told, asked(calls=1000), 1.0)
+    assert [each.calls for each in seen.early] == [100 + leap_calls, 100 - leap_calls]
+    assert [each.calls for each in seen.pauses] == [50, 200, 200, 190]
+    assert _report(seen, Verified(checked=1)).status is Status.PASSED
+    found = lasts(seen)
+    assert found.status is (Status.UNSTABLE if leap_calls else Status.PASSED), found.reason
+    assert not leap_calls or "counts by leaps" in found.reason
+
+
 def test_who_dawdles_first_and_is_fast_where_it_counts_has_no_time():
-    """It could have made beforehand what counts: 64 GiB hold a thousand results."""
-    told = [replace(check, at_ms=check.at_ms + 200) for check in checks(110, 200, 290)]
-    seen = counted(told, asked(calls=300), 0.5)
-    report = _report(seen, Verified(checked=1))
-    assert report.status is Status.UNSTABLE
-    assert "in its first third" in report.message
+    told = [replace(check, at_ms=check.at_ms + 200) for check in checks(500, 1100, 2000, 2900)]
+    seen = counted([*checks(110), *told], asked(calls=3000), 0.5)
+    assert lasts(seen).status is Status.UNSTABLE
+
+
+def test_what_lies_before_the_first_call_is_nobody_s_unevenness():
+    told = [
+        replace(check, at_ms=check.at_ms + 40) for check in checks(0, 1, 200, 400, 800, 990, ms=1.0)
+    ]
+    seen = counted(told, asked(calls=1000), 1.0)
+    assert [each.calls for each in seen.early] == [200]
+    assert lasts(seen).status is Status.PASSED
 
 
 def checked_at_random(counts, cycles=None, seconds=3.0, ms=1.0, ring=6):

@@ -252,3 +252,4 @@ def test_figures_of_a_stretch_follow_from_its_time_and_power() -> None:
     assert lasting(stretch(1.9, ()), 1e12, 0.0).status is Status.PASSED, "a CPU's bursts vary"
     leaps = (Pause(900.0, 45, 1500.0), *pauses(50, 50))
     assert lasting(stretch(2.0, leaps), 1e12, 2.0).status is Status.UNSTABLE
+    assert lasting(stretch(2.0, leaps[1:]), 1e12, 2.0, leaps[:1]).status is Status.UNSTABLE
