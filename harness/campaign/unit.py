@@ -95,7 +95,7 @@ def plan_units(
         for e in alone
     )
     suite = request.suite.model_copy(update={"hidden": 0})  # of one run
-    whole = replace(request, suite=suite, trusted=())
+    whole = replace(request, suite=suite, trusted=(), refused=())  # told once, by who plans
     units: list[Unit] = []
     for cases, group in groupby(pending, key=lambda pair: pair[1]):
         members = [entrant for entrant, _ in group] if cases else []

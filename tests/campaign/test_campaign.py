@@ -424,12 +424,12 @@ def test_a_unit_travels_as_text() -> None:
     assert Unit.model_validate_json(to_text(unit)) == unit
 
 
-def test_all_of_a_request_travels() -> None:
+def test_all_of_a_request_travels_but_who_was_refused() -> None:
     rule = StoppingRule(until_pct=0.3, race=3)
     asked = dataclasses.replace(request(["a"]), rule=rule, sandbox=1, refused=("bad",))
     (unit,) = plan_units(asked)
     there = Unit.model_validate_json(to_text(unit)).request
-    assert there == dataclasses.replace(asked, cases=("one", "two"))
+    assert there == dataclasses.replace(asked, cases=("one", "two"), refused=())
     assert isinstance(there, Request)
 
 
