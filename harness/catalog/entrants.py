@@ -139,8 +139,8 @@ def place_of(name: str, root: Path) -> Path | None:
 def problem_of(names: Iterable[str], root: Path) -> Problem:
     """What all of `names` compute, if each is one entry and they agree; else the first problem.
 
-    So in a folder of many, or among several, no hand-in says what the others are measured on.
-    Nothing is hashed or parsed for it.
+    So no hand-in in a folder of many, and none of several, makes it another than the first: who
+    collects other ones says --suite. Nothing is hashed or parsed for it.
     """
     told = {_problem_told(name, root) for name in split(names)}
     return get_problem(told.pop() if len(told) == 1 else _FIRST)
