@@ -63,11 +63,12 @@ def gather(
     for name in split(names):
         paths = _asked_for(name, root, kind, problem, refused)
         alone = name != ALL and paths == [_place(name, root)]
-        load = load_entrant if alone or name == ALL else _load_among
+        many = not alone and name != ALL
+        load = _load_among if many else load_entrant
         for path in paths:
             try:
                 entrant = load(path, kind, problem, root)
-                if entrant.name in taken or _is_anothers(entrant, root):
+                if entrant.name in taken or _is_anothers(entrant, root, many):
                     raise _taken(path, entrant)
             except SubmissionError as cause:  # noqa: PERF203 - one bad folder costs nobody else
                 refused.append(cause)
@@ -124,16 +125,23 @@ def _load_among(path: Path, kind: Kind, problem: Problem | None, root: Path) -> 
     return entrant
 
 
-def _is_anothers(entrant: Entrant, root: Path) -> bool:
-    """Whether its name leads to another one in `root`, whose row it would take."""
-    first = place_of(entrant.name, root)
-    return first is not None and first.resolve() not in (entrant.folder, entrant.entry_path)
+def _is_anothers(entrant: Entrant, root: Path, many: bool) -> bool:
+    """Whether its name leads to another one in `root`, whose row it would take; of many, to any."""
+    called = _places_of(entrant.name, root)
+    own = (entrant.folder, entrant.entry_path)
+    return any(place.resolve() not in own for place in (called if many else called[:1]))
 
 
 def place_of(name: str, root: Path) -> Path | None:
     """Where the entry `name` of `root` lies, whatever the current folder holds."""
-    named = (Path(f"{home / name}{end}") for home in layers(root) for end in ("", *ENTRIES))
-    return next(filter(os.path.exists, named), None)
+    return next(iter(_places_of(name, root)), None)
+
+
+def _places_of(name: str, root: Path) -> list[Path]:
+    """The same, and what else is called so there: the folder first."""
+    named = ([Path(f"{home / name}{end}") for end in ("", *ENTRIES)] for home in layers(root))
+    found = (list(filter(os.path.exists, each)) for each in named)
+    return next(filter(None, found), [])
 
 
 def problem_of(names: Iterable[str], root: Path) -> Problem:

@@ -1157,6 +1157,23 @@ def test_a_link_in_a_folder_of_many_is_nobody_s_entry(
     assert find(root, str(many / "mine"))[0].folder == mine, "named by itself"
 
 
+@pytest.mark.parametrize("word", ["inbox", "./submissions/inbox/"])
+def test_a_folder_takes_no_row_of_a_file_called_so(
+    word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Below `submissions/` the folder alone was looked at: its author ran, the file's did not."""
+    root = tmp_path / "submissions"
+    (root / "inbox" / "hon").mkdir(parents=True)
+    for file in ("hon.py", "hon/submission.py", "other.py"):
+        (root / "inbox" / file).write_text(GOOD)
+    monkeypatch.chdir(tmp_path)
+    found, refused = gather([word], root, Kind.SUBMISSION, PROBLEM)
+    assert [each.name for each in found] == ["inbox/other"]
+    assert len(refused) == 2
+    assert all("called 'inbox/hon', which is taken" in each.message for each in refused)
+    assert find(root, "inbox/hon")[0].entry_path == root / "inbox" / "hon" / "submission.py"
+
+
 @pytest.mark.parametrize("broken", ["x/submission.py", "launch.yaml", "manifest.yaml", ""])
 def test_one_author_s_folder_ends_nobody_else_s_run(tmp_path: Path, broken: str) -> None:
     """In a folder each, one author's broken hand-in, or none, ended the run for all."""
