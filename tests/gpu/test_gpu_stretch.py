@@ -249,5 +249,6 @@ def test_who_leaps_keeps_his_bursts_and_has_none(rows: dict[str, Any], name: str
     """Nearly always: benchmarks/stretches.py tells how often."""
     assert rows[name]["status"] == "PASSED", rows[name]["reason"]
     told = rows[name]["sustained"]
-    assert told["status"] == "UNSTABLE", told
-    assert "by leaps" in told["reason"], told
+    # a fifth left out is 3 % faster than bursts before it is uneven
+    by = {"UNSTABLE": "by leaps", "TIME_CLAIM_REJECTED": "in its bursts"}
+    assert by.get(told["status"], "no other") in told["reason"], told
