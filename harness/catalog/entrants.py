@@ -129,7 +129,7 @@ def _is_anothers(entrant: Entrant, root: Path, many: bool) -> bool:
     """Whether its name leads to another one in `root`, whose row it would take; of many, to any."""
     called = _places_of(entrant.name, root)
     own = (entrant.folder, entrant.entry_path)
-    return any(place.resolve() not in own for place in (called if many else called[:1]))
+    return any(real(place) not in own for place in (called if many else called[:1]))
 
 
 def place_of(name: str, root: Path) -> Path | None:
@@ -402,8 +402,10 @@ def _place(name: str, root: Path) -> Path | None:
     if Path(name).name in ("", ".."):  # `run .`: here, under the name that it has above
         return Path(name).resolve()
     here = [Path(name)] if "/" in name else []  # a path, before it is anybody's name
-    places = (place for r in layers(root) for place in (r / entry_name(name), Path(name), r / name))
-    tried = (Path(f"{base}{end}") for base in (*here, *places) for end in ("", *ENTRIES))
+    ends = ("",) if name.endswith(ENTRIES) else ("", *ENTRIES)  # a file is no folder of its stem
+    places = (place for r in layers(root) for place in (r / name, Path(name)))
+    tried = [Path(f"{base}{end}") for base in (*here, *places) for end in ends]
+    tried += [Path(f"{r / entry_name(name)}{end}") for r in layers(root) for end in ("", *ENTRIES)]
     return next(filter(os.path.exists, tried), None)  # False of what is longer than a name may be
 
 

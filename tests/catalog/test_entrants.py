@@ -1172,6 +1172,17 @@ def test_a_folder_takes_no_row_of_a_file_called_so(
     assert len(refused) == 2
     assert all("called 'inbox/hon', which is taken" in each.message for each in refused)
     assert find(root, "inbox/hon")[0].entry_path == root / "inbox" / "hon" / "submission.py"
+    for file in ("inbox/hon.py", "./submissions/inbox/hon.py"):
+        with pytest.raises(
+            SubmissionError, match=r"hon\.py: an entry called 'inbox/hon', which is"
+        ):
+            find(root, file)
+    (tmp_path / "mine.py").write_text(GOOD)
+    (tmp_path / "submissions" / "mine.py.py").write_text(GOOD)
+    assert find(root, "mine.py")[0].entry_path == tmp_path / "mine.py"
+    (root / "inbox" / "hon").rename(root / "mine")
+    with pytest.raises(SubmissionError, match=r"^mine\.py: an entry called 'mine', which is taken"):
+        find(root, "mine.py")
 
 
 @pytest.mark.parametrize("broken", ["x/submission.py", "launch.yaml", "manifest.yaml", ""])
