@@ -253,3 +253,12 @@ def test_figures_of_a_stretch_follow_from_its_time_and_power() -> None:
     leaps = (Pause(900.0, 45, 1500.0), *pauses(50, 50))
     assert lasting(stretch(2.0, leaps), 1e12, 2.0).status is Status.UNSTABLE
     assert lasting(stretch(2.0, leaps[1:]), 1e12, 2.0, leaps[:1]).status is Status.UNSTABLE
+    slow = tuple(
+        pauses(*[97] * 6)
+    )  # evens out what leaps by itself, and a record is asked without it
+    alone = tuple(pauses(100, 100, 104))
+    assert leap(alone)
+    assert (
+        leap((*slow, *alone)) is None
+        or lasting(stretch(2.0, alone), 1e12, 2.0, slow).status is Status.UNSTABLE
+    )
