@@ -401,11 +401,11 @@ def _resolve(name: str, root: Path, refused: list[SubmissionError] | None = None
 def _place(name: str, root: Path) -> Path | None:
     if Path(name).name in ("", ".."):  # `run .`: here, under the name that it has above
         return Path(name).resolve()
-    here = [Path(name)] if "/" in name else []  # a path, before it is anybody's name
-    ends = ("",) if name.endswith(ENTRIES) else ("", *ENTRIES)  # a file is no folder of its stem
-    places = (place for r in layers(root) for place in (r / name, Path(name)))
-    tried = [Path(f"{base}{end}") for base in (*here, *places) for end in ends]
-    tried += [Path(f"{r / entry_name(name)}{end}") for r in layers(root) for end in ("", *ENTRIES)]
+    end = Path(name).suffix if name.endswith(ENTRIES) else ""
+    stem, ends = Path(name.removesuffix(end)), (end,) if end else ("", *ENTRIES)  # a file is a file
+    here = [stem] if "/" in name else []  # a path, before it is anybody's name
+    places = (at for r in layers(root) for at in (r / stem, stem, r / entry_name(name)))
+    tried = (Path(f"{base}{end}") for base in (*here, *places) for end in ends)
     return next(filter(os.path.exists, tried), None)  # False of what is longer than a name may be
 
 

@@ -1179,6 +1179,9 @@ def test_a_folder_takes_no_row_of_a_file_called_so(
             find(root, file)
     (tmp_path / "mine.py").write_text(GOOD)
     (tmp_path / "submissions" / "mine.py.py").write_text(GOOD)
+    make(root, "fast")
+    with pytest.raises(SubmissionError, match=r"no entry 'fast\.py'"):
+        find(root, "fast.py")
     assert find(root, "mine.py")[0].entry_path == tmp_path / "mine.py"
     (root / "inbox" / "hon").rename(root / "mine")
     with pytest.raises(SubmissionError, match=r"^mine\.py: an entry called 'mine', which is taken"):
