@@ -71,8 +71,9 @@ def rungs_of(folder: Path) -> list[Path]:
     """The .cu files of a ladder, in the order of their names; every one must be described."""
     described, _ = _told(folder, home_of(folder))
     paths = sorted(path for path in map(Path, listed(folder)) if path.suffix == ".cu")
-    if len(paths) > MOST_RUNGS:
-        raise fault(folder, f"{len(paths)} rungs, at most {MOST_RUNGS}", "make two ladders of it")
+    if not 0 < len(paths) <= MOST_RUNGS:
+        said = f"{len(paths)} rungs, from 1 to {MOST_RUNGS} are a ladder"
+        raise fault(folder, said, "make two ladders of it" if paths else f"take {LAUNCH_FILE} away")
     if absent := sorted(set(described) - {path.name for path in paths}):
         undescribed = [path.name for path in paths if path.name not in described]
         hint = did_you_mean(absent[0], undescribed) or f"take '{absent[0]}:' out of it"

@@ -976,10 +976,12 @@ def test_what_the_rungs_of_a_ladder_share_is_read_once(
     assert len(parsed) == 2
 
 
-def test_a_ladder_has_an_end(tmp_path: Path) -> None:
-    """Each rung lists and reads what lies beside it."""
-    make_ladder(tmp_path, *(f"{n:03}.cu" for n in range(101)))
-    with pytest.raises(SubmissionError, match="steps: 101 rungs, at most 100"):
+@pytest.mark.parametrize("rungs", [101, 0])
+def test_a_ladder_has_an_end_and_a_beginning(tmp_path: Path, rungs: int) -> None:
+    """Each rung lists and reads what lies beside it; of none nobody ran, and all was well."""
+    names = (f"{n:03}.cu" for n in range(rungs))
+    make_ladder(tmp_path, *names, described=None if rungs else "{}")
+    with pytest.raises(SubmissionError, match=f"steps: {rungs} rungs, from 1 to 100 are a ladder"):
         find(tmp_path, "cuda_x/steps")
 
 
