@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from harness.catalog.entrants import ALL, find_entrants, gather, known_names, load_entrant, place_of
@@ -83,9 +84,9 @@ def place_of_baseline(name: str, folder: Path) -> Path:
     return place
 
 
-def reserved(root: Path) -> set[str]:
-    """Names of no submission: a baseline is what others are compared with, run or not."""
-    return {NULL, ALL, *known_names(root / "baselines")}
+def is_reserved(name: str, root: Path) -> bool:
+    """Of no submission: a baseline, however it lies there, is what others are compared with."""
+    return name in (NULL, ALL) or place_of(name, root / "baselines") is not None
 
 
 def resolve(
@@ -100,7 +101,8 @@ def resolve(
     """Names → a Request at that level; raises UsageError on a name that two entrants share."""
     problem = get_problem(suite.problem)
     folder = root / "submissions"
-    submissions, refused = gather(names, folder, Kind.SUBMISSION, problem, reserved(root))
+    taken = partial(is_reserved, root=root)
+    submissions, refused = gather(names, folder, Kind.SUBMISSION, problem, taken)
     entrants = (*submissions, *find_entrants(baselines, root / "baselines", Kind.BASELINE, problem))
     seen: dict[str, Path] = {}
     for each in entrants:

@@ -292,6 +292,22 @@ def test_who_bears_a_baselines_name_among_others_is_left_out_alone(root: Path) -
         assert all("which is taken" in why for why in request.refused)
 
 
+@pytest.mark.parametrize(
+    "form", ["own.py", "own/submission.py", "own/manifest.yaml", "group/own.py"]
+)
+def test_nobody_bears_a_baselines_name_however_it_lies_there(root: Path, form: str) -> None:
+    """What others are compared with was the submission of that name, in headline and control."""
+    path = root / "baselines" / form
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(GOOD if path.suffix == ".py" else "name: own\n")
+    name = "group/own" if form.startswith("group") else "own"
+    folder = root / "submissions" / name
+    folder.mkdir(parents=True)
+    (folder / "submission.py").write_text(GOOD)
+    with pytest.raises(SubmissionError, match=f"called '{name}', which is taken"):
+        asked(root, name)
+
+
 def test_a_folder_called_like_a_file_does_not_take_the_name_of_another(root: Path) -> None:
     for name in ("mine.py", "zzz.cu"):
         folder = root / "submissions" / name

@@ -13,7 +13,7 @@ from pathlib import Path
 import yaml
 
 from harness import __version__
-from harness.catalog.request import reserved
+from harness.catalog.request import is_reserved
 from harness.errors import Exit, UnavailableError, UsageError, typed
 from harness.process.project import HOME, VARIABLE, find
 
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
         _start(folder / "submissions" / FIRST, source, args)
         print(f"next: cd {args.name} && attnboard run {FIRST}")
         return Exit.OK
-    if args.name in reserved(root):
+    if is_reserved(args.name, root):
         raise UsageError(f"'{args.name}' stands for a baseline, or for all", "take another name")
     hint = f"python run.py --submission {args.name}, or take another name"
     for kind in (".py", ".cu"):  # a bare file, whose name the folder would take
