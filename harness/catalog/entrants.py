@@ -6,7 +6,7 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path, PurePosixPath
 
@@ -50,12 +50,12 @@ def gather(
     root: Path,
     kind: Kind,
     problem: Problem | None,
-    taken: Collection[str] = (),
+    taken: Callable[[str], bool] = lambda name: False,
 ) -> tuple[list[Entrant], list[SubmissionError]]:
     """The same, and why others are left out: each fails alone.
 
-    taken: names that none of them may bear. Raises SubmissionError where nobody is left, and for
-    a name that leads nowhere.
+    taken: whether a name is one that none may bear. Raises SubmissionError where nobody is left,
+    and for a name that leads nowhere.
     """
     found: dict[tuple[str, Path, str], Entrant] = {}
     named: set[tuple[str, Path, str]] = set()
@@ -63,12 +63,11 @@ def gather(
     for name in split(names):
         paths = _asked_for(name, root, kind, problem, refused)
         alone = name != ALL and paths == [_place(name, root)]
-        many = not alone and name != ALL
-        load = _load_among if many else load_entrant
+        load = load_entrant if alone or name == ALL else _load_among
         for path in paths:
             try:
                 entrant = load(path, kind, problem, root)
-                if entrant.name in taken or _is_anothers(entrant, root, many):
+                if taken(entrant.name) or _is_anothers(entrant, root, not alone):
                     raise _taken(path, entrant)
             except SubmissionError as cause:  # noqa: PERF203 - one bad folder costs nobody else
                 refused.append(cause)
@@ -139,9 +138,11 @@ def place_of(name: str, root: Path) -> Path | None:
 
 def _places_of(name: str, root: Path) -> list[Path]:
     """The same, and what else is called so there: the folder first."""
-    named = ([Path(f"{home / name}{end}") for end in ("", *ENTRIES)] for home in layers(root))
-    found = (list(filter(os.path.exists, each)) for each in named)
-    return next(filter(None, found), [])
+    for home in layers(root):
+        files = (Path(f"{home / name}{end}") for end in ENTRIES)
+        if found := [*filter(os.path.exists, [home / name]), *filter(os.path.isfile, files)]:
+            return found
+    return []
 
 
 def problem_of(names: Iterable[str], root: Path) -> Problem:
@@ -158,8 +159,6 @@ def _problem_told(name: str, root: Path) -> str:
     """By its manifest, or the function that a bare file defines; of all others the first one."""
     path = None if name == ALL else _place(name, root)
     with contextlib.suppress(UsageError):
-        if path and os.path.isfile(path) and path.suffix in ENTRIES and _is_entry(path):
-            path = path.absolute().parent
         if path and os.path.isfile(path) and path.suffix == ".py":
             return _problem_in(read(path.parent, [path.name])[0][1])
         if path and os.path.exists(path / "manifest.yaml"):
@@ -204,8 +203,9 @@ def load_entrant(
 
     None for `problem` means the one that its manifest names.
     """
-    if os.path.isfile(path) and path.suffix in ENTRIES and _is_entry(path):
-        path = path.absolute().parent
+    if os.path.isfile(path) and path.suffix in ENTRIES and _is_entry(path):  # whose row is it?
+        said = "the entry of its folder, whose manifest names it so"
+        raise fault(path, said, f"name the folder: {path.absolute().parent}")
     folder = path if os.path.isdir(path) else path.parent
     home = home_of(folder)  # once: a link may take its place while it is read
     if os.path.isfile(path) and path.suffix == ".py":
@@ -367,7 +367,7 @@ def _agreed(path: Path, manifest: Manifest, asked: Problem | None) -> Problem:
 
 def _entries_of(path: Path, refused: list[SubmissionError] | None) -> list[Path]:
     """`path` itself, the rungs of a ladder, or the entries of a folder that is none itself."""
-    if os.path.isfile(path) or is_submission(path):
+    if os.path.isfile(path) or path.suffix in ENTRIES or is_submission(path):
         return [path]
     if steps.is_ladder(path):
         return steps.rungs_of(path)
@@ -399,13 +399,13 @@ def _resolve(name: str, root: Path, refused: list[SubmissionError] | None = None
 
 
 def _place(name: str, root: Path) -> Path | None:
+    """A word with a `/`, or that ends like a file, is a path first; others are a name of `root`."""
     if Path(name).name in ("", ".."):  # `run .`: here, under the name that it has above
         return Path(name).resolve()
     end = Path(name).suffix if name.endswith(ENTRIES) else ""
-    stem, ends = Path(name.removesuffix(end)), (end,) if end else ("", *ENTRIES)  # a file is a file
-    here = [stem] if "/" in name else []  # a path, before it is anybody's name
-    places = (at for r in layers(root) for at in (r / stem, stem, r / entry_name(name)))
-    tried = (Path(f"{base}{end}") for base in (*here, *places) for end in ends)
+    here, named = [name.removesuffix(end)], [str(r / entry_name(name)) for r in layers(root)]
+    bases = (*here, *named) if end or "/" in name else (*named, *here)
+    tried = (Path(f"{base}{each}") for base in bases for each in ([end] if end else ("", *ENTRIES)))
     return next(filter(os.path.exists, tried), None)  # False of what is longer than a name may be
 
 

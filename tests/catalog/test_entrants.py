@@ -865,12 +865,35 @@ def test_a_ladder_is_all_its_rungs(tmp_path: Path) -> None:
     assert ladders(tmp_path) == [tmp_path / "cuda_x" / "steps"]
 
 
-def test_the_entry_of_a_manifest_is_its_submission(tmp_path: Path) -> None:
+def test_the_entry_of_a_manifest_is_no_entry_by_itself(tmp_path: Path) -> None:
+    """Whoever laid a manifest beside another's file had its kernel in his row."""
     folder = make(tmp_path, manifest=f"entry: kernel.cu\nlaunch:{SECTION}")
     (folder / "kernel.cu").write_text("//")
-    assert find(tmp_path, "mine/kernel.cu") == find(tmp_path, "mine")
     make(tmp_path, name="yours")
-    assert find(tmp_path, "yours/submission.py") == find(tmp_path, "yours")
+    for file in ("mine/kernel.cu", "yours/submission.py"):
+        with pytest.raises(SubmissionError, match="the entry of its folder") as caught:
+            find(tmp_path, file)
+        assert find(tmp_path, caught.value.hint.removeprefix("name the folder: "))
+
+
+def test_a_manifest_that_comes_while_entries_are_read_makes_them_no_entry_of_its_author(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    many = tmp_path / "inbox"
+    many.mkdir()
+    for name in ("hon", "mal"):
+        (many / f"{name}.py").write_text(GOOD)
+    asked = entrants._asked_for
+
+    def and_then_it_comes(*args: object) -> list[Path]:
+        found = asked(*args)
+        (many / "manifest.yaml").write_text("name: inbox\nentry: mal.py\n")
+        return found
+
+    monkeypatch.setattr(entrants, "_asked_for", and_then_it_comes)
+    found, refused = gather([f"{many}/"], tmp_path / "none", Kind.SUBMISSION, PROBLEM)
+    assert [each.name for each in found] == ["hon"]
+    assert "the entry of its folder" in refused[0].message
 
 
 @pytest.mark.parametrize("claim", ["gqa: true", "seqlens: any", "packed: true"])
@@ -1188,6 +1211,39 @@ def test_a_folder_takes_no_row_of_a_file_called_so(
     (root / "inbox" / "hon").rename(root / "mine")
     with pytest.raises(SubmissionError, match=r"^mine\.py: an entry called 'mine', which is taken"):
         find(root, "mine.py")
+
+
+def test_a_path_is_a_path_first_and_a_name_is_one_of_the_project(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever lay there under the other reading ran in the place of what was typed."""
+    root, here = tmp_path / "submissions", tmp_path / "here"
+    here.mkdir()
+    (here / "mine.py").write_text(GOOD)
+    make(root, "mine.py")
+    make(root, "fast")
+    (root / "other.py").write_text(GOOD)
+    make(here, "fast")
+    (here / "other.py").write_text(GOOD)
+    monkeypatch.chdir(here)
+    assert find(root, "mine.py")[0].entry_path == here / "mine.py"
+    assert find(root, "fast")[0].folder == root / "fast"
+    with pytest.raises(SubmissionError, match="called 'other', which is taken"):
+        find(root, "other.py")
+    assert entrants.places(["other.py", "./fast"], root) == [Path("other.py"), Path("fast")]
+    (here / "mine.py").unlink()
+    with pytest.raises(SubmissionError, match="a folder called like a file"):
+        find(root, "mine.py")
+
+
+def test_all_takes_the_row_of_no_file_beside_a_folder(tmp_path: Path) -> None:
+    """Its time stood under the name of the file that had been measured before."""
+    for name in ("hon", "other"):
+        make(tmp_path, name)
+    (tmp_path / "hon.py").write_text(GOOD)
+    found, refused = gather(["all"], tmp_path, Kind.SUBMISSION, PROBLEM)
+    assert [each.name for each in found] == ["other"]
+    assert "called 'hon', which is taken" in refused[0].message
 
 
 @pytest.mark.parametrize("broken", ["x/submission.py", "launch.yaml", "manifest.yaml", ""])

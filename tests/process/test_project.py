@@ -240,9 +240,10 @@ def test_the_current_folder_is_called_as_from_above(
     mine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(mine / "submissions" / "own")
-    for word in (".", "submission.py"):
-        (one,) = find_entrants([word], mine / "submissions", Kind.SUBMISSION, None)
-        assert one.name == "own"
+    (one,) = find_entrants(["."], mine / "submissions", Kind.SUBMISSION, None)
+    assert one.name == "own"
+    with pytest.raises(SubmissionError, match="the entry of its folder"):
+        find_entrants(["submission.py"], mine / "submissions", Kind.SUBMISSION, None)
 
 
 # --------------------------------------------------------------------------- walls, and what is typed
