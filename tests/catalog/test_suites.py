@@ -308,6 +308,17 @@ def test_nobody_bears_a_baselines_name_however_it_lies_there(root: Path, form: s
         asked(root, name)
 
 
+def test_a_file_called_as_its_folder_is_shut_alone(root: Path) -> None:
+    """All packages that lay in the folder were shut to all who ran."""
+    inbox = root / "inbox"
+    inbox.mkdir()
+    for name in ("inbox", "hon"):
+        (inbox / f"{name}.py").write_text(GOOD)
+    shut = asked(root, f"{inbox}/").shut.entered
+    assert set(shut) == {inbox / "inbox.py", inbox / "hon.py"}
+    assert root / "submissions" / "mine" in asked(root, "mine").shut.entered
+
+
 def test_a_folder_called_like_a_file_does_not_take_the_name_of_another(root: Path) -> None:
     for name in ("mine.py", "zzz.cu"):
         folder = root / "submissions" / name
