@@ -6,7 +6,7 @@ import os
 from dataclasses import replace
 
 from harness.campaign.placement import REMOTE, Placement
-from harness.catalog.entrants import problem_of, split
+from harness.catalog.entrants import place_of, problem_of, split
 from harness.catalog.request import Request, resolve
 from harness.catalog.suites import adhoc_suite, load_suite
 from harness.cli.arguments import number_in
@@ -112,15 +112,21 @@ def must_fit(suite: Suite, machine: Machine) -> None:
 def resolve_request(args: argparse.Namespace, suite: Suite, machine: Machine) -> Request:
     """Entrants and baselines, found and read."""
     against = args.against or suite.against
-    baselines = list(suite.baselines) if args.baselines is None else split([args.baselines])
-    if baselines == ["none"] or args.check:
-        baselines = []
+    baselines = [] if args.check else _baselines(args.baselines, suite)
     on = machine if suite.device == "gpu" else machine.without_gpu()
     level = enter.usual_level() if args.sandbox is None else args.sandbox
     request = resolve(args.submission, baselines, suite, on, against, project.base(), level)
     cases = cases_named(args.only, suite)
     request = replace(request, fail_fast=args.fail_fast, only_check=args.check, cases=cases)
     return replace(request, rule=stopping_rule(args))
+
+
+def _baselines(typed: str | None, suite: Suite) -> list[str]:
+    """As they were typed; else the suite's, which are names, whatever the current folder holds."""
+    if typed is None:
+        folder = project.base() / "baselines"
+        return [str(place_of(n, folder) or n) if "/" in n else n for n in suite.baselines]
+    return [] if (names := split([typed])) == ["none"] else names
 
 
 def cases_named(text: str | None, suite: Suite) -> tuple[str, ...]:

@@ -109,6 +109,26 @@ def test_the_interpreter_is_warned_of_at_once() -> None:
     assert "next: Ctrl-C, then --seqlen 128" in told
 
 
+def test_a_suites_baselines_are_names_whatever_lies_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stranger's folder of that path, in the current one, was the baseline of its own run."""
+    entry = "def custom_attention_forward(q, k, v, causal, sm_scale): ...\n"
+    for place in ("baselines/lab/fast", "here/lab/fast", "submissions/mine"):
+        (tmp_path / place).mkdir(parents=True)
+        (tmp_path / place / "submission.py").write_text(entry)
+    (tmp_path / ".attnboard").touch()
+    monkeypatch.setenv("ATTNBOARD_ROOT", str(tmp_path))
+    monkeypatch.chdir(tmp_path / "here")
+    args = parse_args(["--submission", "mine", "--suite", "smoke"])
+    suite = choose_suite(args, Machine()).model_copy(update={"baselines": ("lab/fast", "sdpa")})
+    found = {each.name: each.folder for each in resolve_request(args, suite, Machine()).entrants}
+    assert found.keys() == {"mine", "lab/fast", "sdpa"}
+    assert found["lab/fast"] == tmp_path / "baselines" / "lab" / "fast"
+    none = parse_args(["--submission", "mine", "--suite", "smoke", "--baselines", "none"])
+    assert len(resolve_request(none, suite, Machine()).entrants) == 1
+
+
 def test_who_names_a_suite_is_not_asked_what_its_entry_computes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
