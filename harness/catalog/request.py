@@ -11,7 +11,7 @@ from harness.errors import UsageError, did_you_mean
 from harness.measure.stopping import FIXED, StoppingRule
 from harness.problems import get_problem
 from harness.process.project import HOME, private
-from harness.process.sandbox.readable import SUBMISSION, DenyList, reached, shut
+from harness.process.sandbox.readable import DenyList, reached, shut
 from harness.process.text import shown
 from harness.schema import Entrant, Kind, Machine, Suite, is_name
 
@@ -44,11 +44,8 @@ class Request:
     @property
     def shut(self) -> DenyList:
         """What no import path opens: project, cache, submissions but those that come along."""
-        own = (
-            e.folder if any(name in SUBMISSION for name, _ in e.files) else e.entry_path
-            for e in self.entrants
-            if e.kind is Kind.SUBMISSION and not e.folder.is_relative_to(HOME)
-        )
+        submitted = (e for e in self.entrants if e.kind is Kind.SUBMISSION)
+        own = (e.place for e in submitted if not e.folder.is_relative_to(HOME))
         return shut(*private(self.root), self.cache, entered=(*self.entered, *own))
 
     def whole(self) -> "Request":

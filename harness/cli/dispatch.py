@@ -44,10 +44,7 @@ def replay_flags(request: Request, results: Path) -> dict[str, str]:
     for entrant in request.entrants:
         found = ""
         if not entrant.folder.is_relative_to(request.root):
-            # False of a link to too long a name.
-            named = os.path.exists(entrant.folder / "manifest.yaml")
-            path = entrant.folder if named else entrant.entry_path
-            found = f" -s {shlex.quote(os.path.relpath(path))}"
+            found = f" -s {shlex.quote(os.path.relpath(entrant.place))}"
         if results.resolve() != (request.root / "results").resolve():
             shorter = min(os.path.relpath(results), str(results), key=len)
             found += f" --results {shlex.quote(shorter)}"

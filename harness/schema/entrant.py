@@ -100,6 +100,12 @@ class Entrant(Frozen):
     files: tuple[tuple[str, bytes], ...] = Field(default=(), exclude=True, repr=False)
 
     @property
+    def place(self) -> Path:
+        """What was handed in: its folder, or the one file."""
+        whole = {"manifest.yaml", "submission.py"}.intersection(name for name, _ in self.files)
+        return self.folder if whole else self.entry_path
+
+    @property
     def entry_path(self) -> Path:
         """The file whose function is called, or whose kernels are launched."""
         return self.folder / self.manifest.entry
