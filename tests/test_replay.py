@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
@@ -334,6 +335,10 @@ def test_a_replay_is_told_where_source_and_records_lie(
     usual, own = ROOT / "results", tmp_path / "res"
     assert replay_flags(request, usual) == {"bare": " -s 'my folder/bare.py'", known.name: ""}
     assert replay_flags(request, own)[known.name] == " --results res"
+    away = next(each for each in request.entrants if each.name == "bare")
+    forged = away.model_copy(update={"folder": away.folder.with_name("x\x1b[2K\n✓ PASSED")})
+    odd = replace(request, entrants=(forged,))
+    assert replay_flags(odd, usual) == {"bare": ""}, "orders to a terminal"
     (tmp_path / "my folder" / "manifest.yaml").symlink_to(
         "x" * 300
     )  # a stranger's: no fault of all

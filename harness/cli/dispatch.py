@@ -43,8 +43,9 @@ def replay_flags(request: Request, results: Path) -> dict[str, str]:
     flags = {}
     for entrant in request.entrants:
         found = ""
-        if not entrant.folder.is_relative_to(request.root):
-            found = f" -s {shlex.quote(os.path.relpath(entrant.place))}"
+        path = os.path.relpath(entrant.place)
+        if not entrant.folder.is_relative_to(request.root) and path.isprintable():
+            found = f" -s {shlex.quote(path)}"
         if results.resolve() != (request.root / "results").resolve():
             shorter = min(os.path.relpath(results), str(results), key=len)
             found += f" --results {shlex.quote(shorter)}"
