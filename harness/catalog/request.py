@@ -51,7 +51,8 @@ class Request:
     def whole(self) -> "Request":
         """The same; what is made of it keeps shut what an import path of all would open."""
         deny = self.shut
-        return replace(self, entered=reached(replace(deny, entered=(), others=False), deny.entered))
+        elsewhere = replace(deny, entered=(), others=False, here=None)  # a unit stands in HOME
+        return replace(self, entered=reached(elsewhere, deny.entered))
 
     @property
     def control(self) -> str:
