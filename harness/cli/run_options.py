@@ -6,12 +6,12 @@ import os
 from dataclasses import replace
 
 from harness.campaign.placement import REMOTE, Placement
-from harness.catalog.entrants import place_of, problem_of, split
+from harness.catalog.entrants import ALL, ENTRIES, place_of, problem_of, split
 from harness.catalog.request import Request, resolve
 from harness.catalog.suites import adhoc_suite, load_suite
 from harness.cli.arguments import number_in
 from harness.cli.main import is_campaign
-from harness.errors import UnavailableError, UsageError, did_you_mean
+from harness.errors import SuiteError, UnavailableError, UsageError, did_you_mean
 from harness.measure.machine import AUTO, inspect_machine
 from harness.measure.stopping import TIME_LIMIT_S, StoppingRule
 from harness.process import project
@@ -123,10 +123,14 @@ def resolve_request(args: argparse.Namespace, suite: Suite, machine: Machine) ->
 
 def _baselines(typed: str | None, suite: Suite) -> list[str]:
     """As they were typed; else the suite's, which are names, whatever the current folder holds."""
-    if typed is None:
-        folder = project.base() / "baselines"
-        return [str(place_of(n, folder) or n) if "/" in n else n for n in suite.baselines]
-    return [] if (names := split([typed])) == ["none"] else names
+    if typed is not None:
+        return [] if (names := split([typed])) == ["none"] else names
+    folder = project.base() / "baselines"
+    places = {name: place_of(name, folder) for name in suite.baselines if name != ALL}
+    if absent := [name for name, place in places.items() if not place]:
+        raise SuiteError(f"{suite.name}: no baseline '{absent[0]}'", "python run.py list baselines")
+    paths = {name: str(places[name]) for name in places if "/" in name or name.endswith(ENTRIES)}
+    return [paths.get(name, name) for name in suite.baselines]
 
 
 def cases_named(text: str | None, suite: Suite) -> tuple[str, ...]:

@@ -125,6 +125,11 @@ def test_a_suites_baselines_are_names_whatever_lies_here(
     found = {each.name: each.folder for each in resolve_request(args, suite, Machine()).entrants}
     assert found.keys() == {"mine", "lab/fast", "sdpa"}
     assert found["lab/fast"] == tmp_path / "baselines" / "lab" / "fast"
+    (tmp_path / "here" / "ghost.py").write_text(entry)
+    for name in ("ghost", "ghost.py"):
+        odd = suite.model_copy(update={"baselines": (name,)})
+        with pytest.raises(UsageError, match=f"smoke: no baseline '{re.escape(name)}'"):
+            resolve_request(args, odd, Machine())
     none = parse_args(["--submission", "mine", "--suite", "smoke", "--baselines", "none"])
     assert len(resolve_request(none, suite, Machine()).entrants) == 1
 
