@@ -319,6 +319,18 @@ def test_a_file_called_as_its_folder_is_shut_alone(root: Path) -> None:
     assert root / "submissions" / "mine" in asked(root, "mine").shut.entered
 
 
+def test_a_unit_that_stands_elsewhere_keeps_the_current_folders_entries_shut(
+    root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """A .pth file may name the folder; a rival imported what lay in it, in campaigns alone."""
+    here = tmp_path_factory.mktemp("here")
+    (here / "hon.py").write_text(GOOD)
+    monkeypatch.chdir(here)
+    monkeypatch.syspath_prepend(str(here))
+    request = asked(root, "./hon.py")
+    assert request.whole().entered == (here / "hon.py",)
+
+
 def test_a_folder_called_like_a_file_does_not_take_the_name_of_another(root: Path) -> None:
     for name in ("mine.py", "zzz.cu"):
         folder = root / "submissions" / name
