@@ -187,14 +187,15 @@ def _judgements(alone: bool, held: Container[str]) -> Iterable[tuple[str, list[I
     asks = at_most(2, 0, answer(0))  # without a new limit
     core = [word(1), (EQUAL, 0, len(asks), resource.RLIMIT_CORE), *asks]
 
-    def own(done: Instruction) -> list[Instruction]:  # 1 is the walls' own
-        return [*each([1], REFUSED), done] if alone else [*each([0, os.getpid()], done), REFUSED]
+    def own(done: Instruction, *numbers: int) -> list[Instruction]:  # 1 is the walls' own
+        return [*each([1], REFUSED), done] if alone else [*each([0, *numbers], done), REFUSED]
 
-    for name in OF_A_PROCESS:
+    for name in OF_A_PROCESS:  # by its number no more: with a fork's life it becomes another's
         yield name, [*(core if name == "prlimit64" else []), word(0), *own(DONE)]
+    pretended = [word(0), *own(answer(0), os.getpid())]
     for name in RANKS:
-        yield name, [word(0), *own(answer(0))]
-    yield "setpriority", [word(0), (EQUAL, 1, 0, PRIO_PROCESS), REFUSED, word(1), *own(answer(0))]
+        yield name, pretended
+    yield "setpriority", [word(0), (EQUAL, 1, 0, PRIO_PROCESS), REFUSED, word(1), *pretended[1:]]
     for name in SIGNALS:
         yield name, [DONE] if alone or "signals" in held else [word(0), *only([os.getpid()])]
     yield "truncate", [DONE if alone or "cuts" in held else REFUSED]  # ninja mends its log by it
