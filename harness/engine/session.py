@@ -32,6 +32,7 @@ from harness.process.process_tree import sweep
 from harness.process.project import HOME
 from harness.process.sandbox import enter, readable
 from harness.process.scratch import gpu_lock, scratch_folder
+from harness.process.text import shown
 from harness.schema import Case, Kind, Machine, Result, Status
 
 PLACES_LATER = 8  # of a baseline: about a second, see OPENING_S of harness/worker/__main__.py
@@ -212,7 +213,7 @@ def note_walls(request: Request, note: Callable[[str], None]) -> None:
         note(f"workers run at sandbox level {request.sandbox} ({kind}), not 2: {why}")
     if request.sandbox:
         for entry, why in readable.refused(request.shut).items():
-            note(f"workers cannot read {entry} of your import path: {why}")
+            note(f"workers cannot read {shown(entry)} of your import path: {shown(why)}")
 
 
 def needs_build(worker: WorkerProcess, run: Run) -> bool:

