@@ -98,6 +98,7 @@ def resolve(
 ) -> Request:
     """Names → a Request at that level; raises UsageError on a name that two entrants share."""
     problem = get_problem(suite.problem)
+    place_of_baseline(suite.against, root / "baselines")  # it is nobody's who bears its name
     folder = root / "submissions"
     taken = partial(is_reserved, root=root)
     submissions, refused = gather(names, folder, Kind.SUBMISSION, problem, taken)

@@ -331,6 +331,14 @@ def test_a_unit_that_stands_elsewhere_keeps_the_current_folders_entries_shut(
     assert request.whole().entered == (here / "hon.py",)
 
 
+def test_nobody_is_the_headline_that_a_suite_names(root: Path) -> None:
+    """Where baselines/ lacked it a submission so called set its own pace, and the rivals'."""
+    suite = load_suite("smoke", ROOT / "configs").model_copy(update={"against": "mine"})
+    for headline in ("mine", "sdpa"):
+        with pytest.raises(UsageError, match="against mine: no name of a baseline"):
+            resolve(["mine"], [], suite, Machine(), headline, root, 0)
+
+
 def test_a_folder_called_like_a_file_does_not_take_the_name_of_another(root: Path) -> None:
     for name in ("mine.py", "zzz.cu"):
         folder = root / "submissions" / name

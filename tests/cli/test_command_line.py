@@ -126,7 +126,7 @@ def test_a_suites_baselines_are_names_whatever_lies_here(
     assert found.keys() == {"mine", "lab/fast", "sdpa"}
     assert found["lab/fast"] == tmp_path / "baselines" / "lab" / "fast"
     (tmp_path / "here" / "ghost.py").write_text(entry)
-    for name in ("ghost", "ghost.py"):
+    for name in ("ghost", "ghost.py", ".", ".."):
         odd = suite.model_copy(update={"baselines": (name,)})
         with pytest.raises(UsageError, match=f"smoke: no baseline '{re.escape(name)}'"):
             resolve_request(args, odd, Machine())
