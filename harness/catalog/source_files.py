@@ -126,7 +126,7 @@ def read(folder: Path, names: Iterable[str], home: Path | None = None) -> Files:
     total = 0
     home = home or home_of(folder)
     for name in names:
-        files.append((name, read_file(folder / name, MAX_FOLDER_BYTES, within=home)))
+        files.append((name, read_file(home / name, MAX_FOLDER_BYTES, within=home)))
         total += len(files[-1][1])
         if total > MAX_FOLDER_BYTES:
             raise fault(folder, f"more than {MAX_FOLDER_BYTES >> 20} MiB of files", TOO_MUCH)

@@ -402,6 +402,13 @@ def test_a_file_that_becomes_a_link_while_it_is_read(
         source_files.read(tmp_path / "x", ["a.txt"])
 
 
+def test_what_is_read_lies_where_it_was_looked_at(tmp_path: Path) -> None:
+    """A link up and back again had all that lay beside a hand-in taken for it, and shut."""
+    mine = make(tmp_path)
+    with pytest.raises(SubmissionError, match="cannot be read"):
+        source_files.read(mine, ["submission.py"], tmp_path)
+
+
 def test_a_folder_that_goes_away_fails_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -331,6 +331,22 @@ def test_a_unit_that_stands_elsewhere_keeps_the_current_folders_entries_shut(
     assert request.whole().entered == (here / "hon.py",)
 
 
+@pytest.mark.parametrize("word", ["inbox/", "inbox/mal"])
+def test_a_hand_in_that_becomes_a_link_shuts_nothing_else(
+    root: Path, monkeypatch: pytest.MonkeyPatch, word: str
+) -> None:
+    """Once read, it led to a folder of packages, which no rival could import from then on."""
+    mal, packages = root / "inbox" / "mal", root / "packages" / "lib"
+    for folder in (mal, packages):
+        folder.mkdir(parents=True)
+    (mal / "submission.py").write_text(GOOD)
+    monkeypatch.syspath_prepend(str(packages))
+    request = asked(root, str(root / word) + "/" * word.endswith("/"))
+    mal.rename(root / "was")
+    mal.symlink_to(packages)
+    assert request.shut.entered == request.whole().shut.entered == (mal,)
+
+
 def test_nobody_is_the_headline_that_a_suite_names(root: Path) -> None:
     """Where baselines/ lacked it a submission so called set its own pace, and the rivals'."""
     suite = load_suite("smoke", ROOT / "configs").model_copy(update={"against": "mine"})

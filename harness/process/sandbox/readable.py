@@ -175,15 +175,18 @@ def _within(folder: Path) -> list[str]:
 
 
 def shut(*own: Path, entered: Iterable[Path] = ()) -> DenyList:
-    """The homes of this machine (and the temporary folder), the folders `own` of ours, and more."""
+    """The homes of this machine (and the temporary folder), the folders `own` of ours, and more.
+
+    entered: as they lay when they were read; a link may have taken their place since.
+    """
     homes = {Path.home(), Path(tempfile.gettempdir())}
     homes |= {Path(e.pw_dir) for e in pwd.getpwall() if e.pw_uid == 0 or e.pw_uid >= FIRST_PERSON}
     with contextlib.suppress(KeyError):  # a container's user has no entry
         homes.add(Path(pwd.getpwuid(os.getuid()).pw_dir))
     entries = (entry for key in PATHS for entry in os.environ.get(key, "").split(os.pathsep))
     whole = {real(entry) for entry in entries if entry.startswith("/")}
-    kept = (tuple(sorted({real(p) for p in of} - {Path("/")})) for of in (homes, own, entered))
-    people, ours, theirs = kept
+    sets = {real(path) for path in homes}, {real(path) for path in own}, set(entered)
+    people, ours, theirs = (tuple(sorted(paths - {Path("/")})) for paths in sets)
     return DenyList(people, ours, theirs, None if Path.cwd() in whole else Path.cwd())
 
 
