@@ -34,6 +34,7 @@ class Request:
     refused: tuple[str, ...] = ()  # why somebody who came with others is left out
     trusted: tuple[Entrant, ...] = ()  # headline and control, as far as nobody asked for them
     entered: tuple[Path, ...] = ()  # submissions of the whole, shut in every part of it as well
+    here: Path | None = None  # the current folder, where the whole keeps it shut
 
     @property
     def asked(self) -> Suite:
@@ -46,13 +47,14 @@ class Request:
         """What no import path opens: project, cache, submissions but those that come along."""
         submitted = (e for e in self.entrants if e.kind is Kind.SUBMISSION)
         own = (e.place for e in submitted if not e.folder.is_relative_to(HOME))
-        return shut(*private(self.root), self.cache, entered=(*self.entered, *own))
+        deny = shut(*private(self.root), self.cache, entered=(*self.entered, *own))
+        return replace(deny, here=self.here or deny.here)
 
     def whole(self) -> "Request":
         """The same; what is made of it keeps shut what an import path of all would open."""
         deny = self.shut
-        elsewhere = replace(deny, entered=(), others=False, here=None)  # a unit stands in HOME
-        return replace(self, entered=reached(elsewhere, deny.entered))
+        opened = reached(replace(deny, entered=(), others=False), deny.entered)
+        return replace(self, entered=opened, here=deny.here)
 
     @property
     def control(self) -> str:

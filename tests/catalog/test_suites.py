@@ -319,16 +319,16 @@ def test_a_file_called_as_its_folder_is_shut_alone(root: Path) -> None:
     assert root / "submissions" / "mine" in asked(root, "mine").shut.entered
 
 
-def test_a_unit_that_stands_elsewhere_keeps_the_current_folders_entries_shut(
+def test_a_unit_that_stands_elsewhere_keeps_the_current_folder_shut(
     root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """A .pth file may name the folder; a rival imported what lay in it, in campaigns alone."""
+    """A .pth file may name the folder; a rival read all that lay in it, in campaigns alone."""
     here = tmp_path_factory.mktemp("here")
-    (here / "hon.py").write_text(GOOD)
     monkeypatch.chdir(here)
     monkeypatch.syspath_prepend(str(here))
-    request = asked(root, "./hon.py")
-    assert request.whole().entered == (here / "hon.py",)
+    request = asked(root, "mine")
+    monkeypatch.chdir(root)
+    assert request.shut.refusal(here).startswith("it is the current folder")
 
 
 @pytest.mark.parametrize("word", ["inbox/", "inbox/mal"])
