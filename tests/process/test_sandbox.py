@@ -509,7 +509,6 @@ for abi in range(1, real + 1):
         landlock.abi = lambda: abi
         enter.enter(enter.Rules(level=1, rw=(own,), ro=(shown,)))
         found = {"far": list(opened(doors(far))), "shown": list(opened(doors(shown)))}
-        os.kill(os.getpid(), 0)
         print(json.dumps([abi, {**found, "others": list(opened(others()))}]), flush=True)
         os._exit(0)
     os.wait()

@@ -67,7 +67,6 @@ MOST_ASKED = 64 << 20
 RECLAIMS = (20, 21)
 #: From MADV_COLLAPSE on: they make pages or tables of terabytes in one call that no signal ends.
 NEWER_ADVICE = 25
-OF_A_PROCESS = ("prlimit64", "sched_setaffinity")
 #: Its own is answered and not done: a thread that idles and is starved beside its own processes
 #: kept locks of the kernel, and with them renames on its file system, for a minute.
 RANKS = ("sched_setscheduler", "sched_setparam", "sched_setattr")
@@ -116,7 +115,7 @@ def filter_program(machine: str, alone: bool, *held: str) -> list[Instruction]:
 
     alone: the process sees none but its own (level 2), so that it may schedule and signal all it
     sees. held: what Landlock holds here of "cuts" and "signals"; else no file is cut by its
-    path, and a process signals itself only.
+    path, and nobody signals any.
     """
     column, arch = ARCHES[machine]
     absent = answer(errno.ENOSYS)
@@ -188,16 +187,19 @@ def _judgements(alone: bool, held: Container[str]) -> Iterable[tuple[str, list[I
     core = [word(1), (EQUAL, 0, len(asks), resource.RLIMIT_CORE), *asks]
 
     def own(done: Instruction, *numbers: int) -> list[Instruction]:  # 1 is the walls' own
-        return [*each([1], REFUSED), done] if alone else [*each([0, *numbers], done), REFUSED]
+        if alone:
+            return [*each([1], REFUSED), done]
+        return [*each([0], done), *each(numbers, answer(0)), REFUSED]
 
-    for name in OF_A_PROCESS:  # by its number no more: with a fork's life it becomes another's
-        yield name, [*(core if name == "prlimit64" else []), word(0), *own(DONE)]
+    # Its number is another's once it has ended and a fork of it lives on: answered, not done.
+    yield "prlimit64", [*core, word(0), *own(DONE)]
+    yield "sched_setaffinity", [word(0), *own(DONE, os.getpid())]
     pretended = [word(0), *own(answer(0), os.getpid())]
     for name in RANKS:
         yield name, pretended
     yield "setpriority", [word(0), (EQUAL, 1, 0, PRIO_PROCESS), REFUSED, word(1), *pretended[1:]]
     for name in SIGNALS:
-        yield name, [DONE] if alone or "signals" in held else [word(0), *only([os.getpid()])]
+        yield name, [DONE if alone or "signals" in held else REFUSED]
     yield "truncate", [DONE if alone or "cuts" in held else REFUSED]  # ninja mends its log by it
 
 
