@@ -12,6 +12,7 @@ from harness.cli.campaign_view import CampaignView
 from harness.cli.output import Output
 from harness.cli.terminal import Terminal
 from harness.engine.session import execute
+from harness.process.text import plain_text
 from harness.schema import Result
 
 
@@ -43,8 +44,8 @@ def replay_flags(request: Request, results: Path) -> dict[str, str]:
     flags = {}
     for entrant in request.entrants:
         found = ""
-        path = os.path.relpath(entrant.place)
-        if not entrant.folder.is_relative_to(request.root) and path.isprintable():
+        path = os.path.relpath(entrant.places[0])
+        if not entrant.folder.is_relative_to(request.root) and path == plain_text(path):
             found = f" -s {shlex.quote(path)}"
         if results.resolve() != (request.root / "results").resolve():
             shorter = min(os.path.relpath(results), str(results), key=len)
