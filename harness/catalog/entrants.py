@@ -206,14 +206,17 @@ def load_entrant(
     if os.path.isfile(path) and path.suffix in ENTRIES and _is_entry(path):  # whose row is it?
         said = "the entry of its folder, whose manifest names it so"
         raise fault(path, said, f"name the folder: {path.absolute().parent}")
+    if os.path.isfile(path) and path.is_symlink():  # what it leads to would be open to its rivals
+        raise fault(path, "a link to a file", f"name the file: {real(path)}")
     folder = path if os.path.isdir(path) else path.parent
     home = home_of(folder)  # once: a link may take its place while it is read
     if os.path.isfile(path) and path.suffix == ".py":
-        files = read(folder, [path.name], home)
+        files = read(folder, [path.name], home, links=False)
         name = steps.usable(path.stem, path)
         manifest = Manifest(name=name, entry=path.name, problem=_problem_in(files[0][1]))
     elif os.path.isfile(path) and path.suffix == ".cu":
-        manifest, files = steps.manifest_of(path, home), read(folder, steps.names_of(path), home)
+        manifest = steps.manifest_of(path, home)
+        files = read(folder, steps.names_of(path), home, links=False)
     elif os.path.isdir(path):
         files = read(folder, names_in(folder), home)
         manifest = _manifest_in(folder, files)
@@ -225,7 +228,6 @@ def load_entrant(
         said = f"its manifest says {size} bytes, at most {MOST_MANIFEST_BYTES}"
         raise fault(path, said, "keep it short; NOTES.md takes words")
     entry, body = _entry_in(folder, manifest, files)
-    home_of(entry)  # where a bare file leads is told to each unit of a campaign
     if entry.suffix == ".py":
         gives_lse = check_source(entry, body, problem)
         if manifest.launch is not None:  # of a plain .cu: elsewhere nobody would read the section
@@ -237,7 +239,8 @@ def load_entrant(
         told = dict(files).get("manifest.yaml", b"")
         check_launch(folder / "manifest.yaml", told, manifest, problem)
     manifest = _with_lse(folder, manifest, gives_lse)
-    name = _display_name(path, manifest, root)
+    place = home if folder == path else home / path.name
+    name = _display_name(path, place, manifest, root)
     manifest = manifest.model_copy(update={"name": name})
     return Entrant(
         name=name,
@@ -409,15 +412,17 @@ def _place(name: str, root: Path) -> Path | None:
     return next(filter(os.path.exists, tried), None)  # False of what is longer than a name may be
 
 
-def _display_name(path: Path, manifest: Manifest, root: Path | None) -> str:
-    """The manifest's name; steps/ of an entry carry their path, so that two never share a row."""
+def _display_name(path: Path, place: Path, manifest: Manifest, root: Path | None) -> str:
+    """The manifest's name; steps/ of an entry carry their path, so that two never share a row.
+
+    place: where it was read; a link may have taken its place since.
+    """
     if os.path.isdir(path) and path.suffix in ENTRIES:  # `entry_name` would give it another's name
         move = steps.renaming(path, path.with_name(f"{path.stem}_"))
         raise fault(path, "a folder called like a file", f"{move}, and name it so in its manifest")
     for layer in layers(root) if root is not None else ():
-        here = real(path)
-        if here.is_relative_to(layer.resolve()):
-            inside = here.relative_to(layer.resolve())
+        if place.is_relative_to(layer.resolve()):
+            inside = place.relative_to(layer.resolve())
             return steps.usable(entry_name(inside.as_posix()), path)
     return manifest.name
 

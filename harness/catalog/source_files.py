@@ -117,7 +117,7 @@ def names_in(folder: Path) -> list[str]:
     return sorted(found, key=lambda name: PurePosixPath(name).parts)
 
 
-def read(folder: Path, names: Iterable[str], home: Path | None = None) -> Files:
+def read(folder: Path, names: Iterable[str], home: Path | None = None, links: bool = True) -> Files:
     """The content of the files `names` of `folder`, in that order, each read once.
 
     home: where it lay when it was looked at; a link may have taken its place.
@@ -126,7 +126,7 @@ def read(folder: Path, names: Iterable[str], home: Path | None = None) -> Files:
     total = 0
     home = home or home_of(folder)
     for name in names:
-        files.append((name, read_file(home / name, MAX_FOLDER_BYTES, within=home)))
+        files.append((name, read_file(home / name, MAX_FOLDER_BYTES, within=home, links=links)))
         total += len(files[-1][1])
         if total > MAX_FOLDER_BYTES:
             raise fault(folder, f"more than {MAX_FOLDER_BYTES >> 20} MiB of files", TOO_MUCH)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -329,6 +330,21 @@ def test_a_unit_that_stands_elsewhere_keeps_the_current_folder_shut(
     request = asked(root, "mine")
     monkeypatch.chdir(root)
     assert request.shut.refusal(here).startswith("it is the current folder")
+
+
+def test_of_a_rung_all_that_is_hashed_stays_shut(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rival read its headers where an import path held their folder."""
+    ladder = root / "ladder"
+    shutil.copytree(ROOT / "submissions" / "cuda_hopper" / "steps", ladder)
+    (ladder / "inc").mkdir()
+    (ladder / "inc" / "rows.cuh").touch()
+    rung = min(ladder.glob("*.cu"))
+    monkeypatch.syspath_prepend(str(ladder / "inc"))
+    shut = asked(root, str(rung)).shut
+    assert {rung, ladder / "inc" / "rows.cuh"} <= set(shut.entered)
+    assert shut.refusal(ladder / "inc").startswith("it holds")
 
 
 @pytest.mark.parametrize("word", ["inbox/", "inbox/mal"])
