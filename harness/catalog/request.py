@@ -12,7 +12,7 @@ from harness.measure.stopping import FIXED, StoppingRule
 from harness.problems import get_problem
 from harness.process.project import HOME, private
 from harness.process.sandbox.readable import DenyList, reached, shut
-from harness.process.text import shown
+from harness.process.text import SURROGATE, shown
 from harness.schema import Entrant, Kind, Machine, Suite, is_name
 
 
@@ -55,7 +55,8 @@ class Request:
         """The same; what is made of it keeps shut what an import path of all would open."""
         deny = self.shut
         opened = reached(replace(deny, entered=(), others=False), deny.entered)
-        return replace(self, entered=opened, here=deny.here)
+        here = deny.here if deny.here and not SURROGATE.search(str(deny.here)) else None
+        return replace(self, entered=opened, here=here)  # no .pth names one that is not UTF-8
 
     @property
     def control(self) -> str:

@@ -332,6 +332,16 @@ def test_a_unit_that_stands_elsewhere_keeps_the_current_folder_shut(
     assert request.shut.refusal(here).startswith("it is the current folder")
 
 
+def test_a_folder_that_is_not_utf_8_is_told_to_no_unit(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of a campaign that was started there ended as our fault."""
+    here = root / os.fsdecode(b"x\xff")
+    here.mkdir()
+    monkeypatch.chdir(here)
+    assert asked(root, "mine").here is None
+
+
 def test_of_a_rung_all_that_is_hashed_stays_shut(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
