@@ -100,11 +100,10 @@ class Entrant(Frozen):
     files: tuple[tuple[str, bytes], ...] = Field(default=(), exclude=True, repr=False)
 
     @property
-    def places(self) -> tuple[Path, ...]:
-        """What was handed in: its folder, or each file by itself, the entry first."""
-        names = [name for name, _ in self.files]
-        whole = {"manifest.yaml", "submission.py"}.intersection(names)
-        return (self.folder,) if whole else tuple(self.folder / name for name in names)
+    def place(self) -> Path:
+        """What was handed in: its folder, or the one file."""
+        whole = {"manifest.yaml", "submission.py"}.intersection(name for name, _ in self.files)
+        return self.folder if whole else self.entry_path
 
     @property
     def entry_path(self) -> Path:

@@ -109,6 +109,14 @@ def test_a_link_opens_no_more_than_what_it_points_to(home: Path) -> None:
     assert readable.opened(shut(home), [str(home / "lib" / "good")]) == [home / "lib" / "good"]
 
 
+def test_what_leads_to_a_folder_that_is_not_utf_8_stays_shut(home: Path) -> None:
+    """No wall mounts it, so that every worker died; no unit is told that it is the current one."""
+    (home / os.fsdecode(b"x\xff")).mkdir()
+    (home / "pkgs").symlink_to(os.fsdecode(b"x\xff"))
+    assert not readable.opened(shut(home), [str(home / "pkgs")])
+    assert readable.opened(shut(home), [str(home / "lib")])
+
+
 def test_a_link_that_leads_nowhere_ends_no_run(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`ln -s loop loop`; a name longer than any; a submission's mark that is such a link."""
     (home / "loop").symlink_to("loop")
