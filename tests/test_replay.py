@@ -336,9 +336,10 @@ def test_a_replay_is_told_where_source_and_records_lie(
     assert replay_flags(request, usual) == {"bare": " -s 'my folder/bare.py'", known.name: ""}
     assert replay_flags(request, own)[known.name] == " --results res"
     away = next(each for each in request.entrants if each.name == "bare")
-    forged = away.model_copy(update={"folder": away.folder.with_name("x\x1b[2K\n✓ PASSED")})
-    odd = replace(request, entrants=(forged,))
-    assert replay_flags(odd, usual) == {"bare": ""}, "orders to a terminal"
+    for name in ("x\x1b[2K\n✓ PASSED", "x\n✓ PASSED", "x##[error]"):
+        forged = away.model_copy(update={"folder": away.folder.with_name(name)})
+        odd = replace(request, entrants=(forged,))
+        assert replay_flags(odd, usual) == {"bare": ""}, "orders to a terminal or a runner"
     (tmp_path / "my folder" / "manifest.yaml").symlink_to(
         "x" * 300
     )  # a stranger's: no fault of all

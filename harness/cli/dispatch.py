@@ -44,8 +44,9 @@ def replay_flags(request: Request, results: Path) -> dict[str, str]:
     flags = {}
     for entrant in request.entrants:
         found = ""
-        path = os.path.relpath(entrant.places[0])
-        if not entrant.folder.is_relative_to(request.root) and path == plain_text(path):
+        path = os.path.relpath(entrant.place)
+        told = path.isprintable() and path == plain_text(path)
+        if told and not entrant.folder.is_relative_to(request.root):
             found = f" -s {shlex.quote(path)}"
         if results.resolve() != (request.root / "results").resolve():
             shorter = min(os.path.relpath(results), str(results), key=len)
