@@ -46,8 +46,7 @@ class Request:
     def shut(self) -> DenyList:
         """What no import path opens: project, cache, submissions but those that come along."""
         submitted = (e for e in self.entrants if e.kind is Kind.SUBMISSION)
-        elsewhere = (e for e in submitted if not e.folder.is_relative_to(HOME))
-        own = (place for entrant in elsewhere for place in entrant.places)
+        own = (e.place for e in submitted if not e.folder.is_relative_to(HOME))
         deny = shut(*private(self.root), self.cache, entered=(*self.entered, *own))
         return replace(deny, here=self.here or deny.here)
 

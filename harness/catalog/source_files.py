@@ -77,6 +77,8 @@ def read_file(
                 raise fault(path, said, "make it shorter", error=error)
             return file.read(told.st_size)  # 0 of what the system makes up, which may be late
     except (OSError, ValueError) as cause:  # ValueError: a null character in the name
+        if not links and path.is_symlink():
+            raise fault(path, "is a link", "put the file in its place", error=error) from None
         raise unreadable(path, cause, error) from None
 
 
@@ -87,8 +89,8 @@ def _opened(fd: int, path: Path) -> Path:
     return path.resolve()  # no /proc: as the name says
 
 
-def names_in(folder: Path) -> list[str]:
-    """Paths of all regular files below `folder` that count, by their parts in order.
+def names_in(folder: Path, below: bool = True) -> list[str]:
+    """Paths of all regular files in `folder` (and `below`) that count, by their parts in order.
 
     Raises SubmissionError where something else lies there, leads out, or is too much.
     """
@@ -111,7 +113,7 @@ def names_in(folder: Path) -> list[str]:
                 said += "these, . - + = @ and ,"
                 raise fault(folder / path, said, "rename or remove that file")
             if entry.is_dir(follow_symlinks=False):
-                left += [] if entry.name in SKIPPED_DIRS else [path]
+                left += [path] if below and entry.name not in SKIPPED_DIRS else []
             elif entry.name not in SKIPPED_FILES and _counts(home, folder / path):
                 found.append(path.as_posix())
     return sorted(found, key=lambda name: PurePosixPath(name).parts)

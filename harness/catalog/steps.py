@@ -9,7 +9,7 @@ import os
 import re
 import shlex
 from glob import glob
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 
 from harness.catalog.launch_spec import parse_launch
@@ -110,10 +110,10 @@ def manifest_of(path: Path, home: Path | None = None) -> Manifest:
 def names_of(path: Path) -> list[str]:
     """What the compiler reads of a rung: itself, headers beside it, a rung named in these.
 
-    Paths inside its folder, in the order in which they are hashed.
+    Files of its folder, none of one below, in the order in which they are hashed.
     """
     folder = path.parent
-    beside = [name for name in names_in(folder) if name != path.name]
+    beside = [name for name in names_in(folder, below=False) if name != path.name]
     found = [path.name, *(name for name in beside if name.endswith(HEADERS))]
     bodies = (body for _, body in read(folder, found))  # no more of all than a folder may hold
     # For each rung anew: of 32 MiB of names a pattern would take seconds.
@@ -122,8 +122,7 @@ def names_of(path: Path) -> list[str]:
         said = f"it and the headers beside it name .cu files over {MOST_TOLD} times"
         raise fault(path, said, "include what it needs")
     told = [one[max(one.rfind(b'"'), one.rfind(b"/")) + 1 :] + b".cu" for one in told]
-    named = {PurePath(name).name.encode() for name in beside}.intersection(told)
-    return found + [name for name in beside if PurePath(name).name.encode() in named]
+    return found + [name for name in beside if name.encode() in told]
 
 
 def _first_words(path: Path, home: Path) -> str:
@@ -149,7 +148,8 @@ def _claims(kernels: list[dict[str, Any]], described: Path, name: str) -> Claims
 def _told(folder: Path, home: Path) -> tuple[dict[str, Any], Manifest]:
     """What launch.yaml says, and the manifest of the submission whose steps/ `folder` is."""
     path, said = folder / LAUNCH_FILE, "'FILE.cu:' and a launch section each"
-    body = read_file(path, MOST_BYTES, within=home) if os.path.isfile(path) else b"{}"
+    there = os.path.isfile(path)
+    body = read_file(path, MOST_BYTES, within=home, links=False) if there else b"{}"
     described = mapping_of(path, body, SubmissionError, said, PAGE)[1]
     if folder.name == "steps" and os.path.isfile(folder.parent / "manifest.yaml"):
         return described, read_manifest(folder.parent)

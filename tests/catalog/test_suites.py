@@ -342,19 +342,25 @@ def test_a_folder_that_is_not_utf_8_is_told_to_no_unit(
     assert asked(root, "mine").here is None
 
 
-def test_of_a_rung_all_that_is_hashed_stays_shut(
+def test_a_rung_takes_nothing_from_folders_beside_it(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A rival read its headers where an import path held their folder."""
+    """What it read of them was shut for its rivals, whose packages and sources they were."""
     ladder = root / "ladder"
     shutil.copytree(ROOT / "submissions" / "cuda_hopper" / "steps", ladder)
-    (ladder / "inc").mkdir()
-    (ladder / "inc" / "rows.cuh").touch()
-    rung = min(ladder.glob("*.cu"))
-    monkeypatch.syspath_prepend(str(ladder / "inc"))
-    shut = asked(root, str(rung)).shut
-    assert {rung, ladder / "inc" / "rows.cuh"} <= set(shut.entered)
-    assert shut.refusal(ladder / "inc").startswith("it holds")
+    rung, theirs = min(ladder.glob("*.cu")), ladder / "theirs"
+    theirs.mkdir()
+    (theirs / "helper.h").touch()
+    (theirs / "link.h").symlink_to("helper.h")
+    (theirs / "odd name").touch()
+    (theirs / "kernel.cu").touch()
+    rung.write_text(f'{rung.read_text()}\n#include "theirs/kernel.cu"\n')
+    monkeypatch.syspath_prepend(str(theirs))
+    request = asked(root, str(rung))
+    assert request.shut.entered == (rung,)
+    assert request.shut.refusal(ladder).startswith("it holds")
+    assert not request.shut.refusal(theirs)
+    assert all("/" not in name for name, _ in request.entrants[0].files)
 
 
 @pytest.mark.parametrize("word", ["inbox/", "inbox/mal"])
