@@ -55,7 +55,7 @@ class Request:
         deny = self.shut
         opened = reached(replace(deny, entered=(), others=False), deny.entered)
         here = deny.here if deny.here and not SURROGATE.search(str(deny.here)) else None
-        return replace(self, entered=opened, here=here)  # no .pth names one that is not UTF-8
+        return replace(self, entered=opened, here=here)  # one that is not UTF-8 is never opened
 
     @property
     def control(self) -> str:
