@@ -218,6 +218,9 @@ def load_entrant(
         manifest = steps.manifest_of(path, home)
         files = read(folder, steps.names_of(path), home, links=False)
     elif os.path.isdir(path):
+        if path.suffix in ENTRIES:  # `entry_name` would give it another's name
+            move = f"{steps.renaming(path, path.with_name(f'{path.stem}_'))}, and name it so"
+            raise fault(path, "a folder called like a file", f"{move} in its manifest")
         files = read(folder, names_in(folder), home)
         manifest = _manifest_in(folder, files)
     else:
@@ -417,9 +420,6 @@ def _display_name(path: Path, place: Path, manifest: Manifest, root: Path | None
 
     place: where it was read; a link may have taken its place since.
     """
-    if os.path.isdir(path) and path.suffix in ENTRIES:  # `entry_name` would give it another's name
-        move = steps.renaming(path, path.with_name(f"{path.stem}_"))
-        raise fault(path, "a folder called like a file", f"{move}, and name it so in its manifest")
     for layer in layers(root) if root is not None else ():
         if place.is_relative_to(layer.resolve()):
             inside = place.relative_to(layer.resolve())
