@@ -189,11 +189,12 @@ def _attributes(path: str, attributes: int) -> None:
     """Set flags on a mount and all below it; what is set already stays."""
     wanted = (ctypes.c_uint64 * 4)(attributes)  # mount_attr: set; clear, propagation, user: none
     size = ctypes.c_size_t(ctypes.sizeof(wanted))
-    code = libc.syscall(MOUNT_SETATTR, -1, path.encode(), AT_RECURSIVE, wanted, size)
+    code = libc.syscall(MOUNT_SETATTR, -1, os.fsencode(path), AT_RECURSIVE, wanted, size)
     checked(f"mount_setattr {path}", code, 1)
 
 
 def _mount(source: str, target: str, kind: str | None, flags: int, data: str = "") -> None:
     system, options = (text.encode() if text else None for text in (kind, data))
-    code = libc.mount(source.encode(), target.encode(), system, ctypes.c_ulong(flags), options)
+    what, where = os.fsencode(source), os.fsencode(target)
+    code = libc.mount(what, where, system, ctypes.c_ulong(flags), options)
     checked(f"mount {source} on {target}", code, 1)
