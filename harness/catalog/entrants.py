@@ -401,7 +401,7 @@ def _resolve(name: str, root: Path, refused: list[SubmissionError] | None = None
             rungs = [entry_name(str(rung.relative_to(root))) for rung in steps.rungs_of(ladder)]
             known += filter(is_name, rungs)
     hint = did_you_mean(name, known) or f"{root.name}/ has: {', '.join(known_names(root))}"
-    raise NoEntryError(f"no entry '{name}' in {root} and no such path", hint)
+    raise NoEntryError(f"no entry '{shown(name)}' in {root} and no such path", hint)
 
 
 def _place(name: str, root: Path) -> Path | None:

@@ -116,7 +116,7 @@ def _require_submission(word: str, commands: Sequence[str]) -> None:
     if not places([word], mine):
         near = did_you_mean(word, [*commands, *known_names(mine)])
         hint = f"{near + ' Or' if near else ''} python run.py list · python run.py --help".lstrip()
-        raise UsageError(f"no command, submission or file '{word}'", hint)
+        raise UsageError(f"no command, submission or file '{shown(word)}'", hint)
 
 
 def is_campaign(args: argparse.Namespace) -> bool:

