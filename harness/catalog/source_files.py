@@ -89,8 +89,8 @@ def _opened(fd: int, path: Path) -> Path:
     return path.resolve()  # no /proc: as the name says
 
 
-def names_in(folder: Path, below: bool = True) -> list[str]:
-    """Paths of all regular files in `folder` (and `below`) that count, by their parts in order.
+def names_in(folder: Path) -> list[str]:
+    """Paths of all regular files below `folder` that count, by their parts in order.
 
     Raises SubmissionError where something else lies there, leads out, or is too much.
     """
@@ -113,7 +113,7 @@ def names_in(folder: Path, below: bool = True) -> list[str]:
                 said += "these, . - + = @ and ,"
                 raise fault(folder / path, said, "rename or remove that file")
             if entry.is_dir(follow_symlinks=False):
-                left += [path] if below and entry.name not in SKIPPED_DIRS else []
+                left += [] if entry.name in SKIPPED_DIRS else [path]
             elif entry.name not in SKIPPED_FILES and _counts(home, folder / path):
                 found.append(path.as_posix())
     return sorted(found, key=lambda name: PurePosixPath(name).parts)
@@ -201,11 +201,21 @@ def home_of(folder: Path) -> Path:
     return home
 
 
-def listed(folder: Path) -> list[os.DirEntry[str]]:
+def plain_files(folder: Path, ends: tuple[str, ...]) -> list[str]:
+    """Names of the regular files of `folder` that end so; what else lies there is nobody's."""
+    there = (entry for entry in listed(folder, ends) if entry.is_file(follow_symlinks=False))
+    names = sorted(entry.name for entry in there if PLAIN_NAME.fullmatch(entry.name))
+    if len(names) > MAX_FILES:
+        raise fault(folder, f"more than {MAX_FILES} files", TOO_MUCH)
+    return names
+
+
+def listed(folder: Path, ends: tuple[str, ...] = ("",)) -> list[os.DirEntry[str]]:
     """What lies in `folder`, no more than some; SubmissionError where the system does not tell."""
     try:
         with os.scandir(folder) as entries:
-            return list(itertools.islice(entries, MAX_FILES + 1))
+            those = (entry for entry in entries if entry.name.endswith(ends))
+            return list(itertools.islice(those, MAX_FILES + 1))
     except OSError as cause:
         raise unreadable(folder, cause) from None
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.catalog.launch_spec import parse_launch
-from harness.catalog.source_files import fault, home_of, listed, names_in, read, read_file
+from harness.catalog.source_files import fault, home_of, listed, plain_files, read, read_file
 from harness.catalog.yaml_model import MOST_BYTES, load_model, mapping_of
 from harness.errors import SubmissionError, did_you_mean
 from harness.process.project import is_submission
@@ -70,7 +70,7 @@ def read_manifest(folder: Path) -> Manifest:
 def rungs_of(folder: Path) -> list[Path]:
     """The .cu files of a ladder, in the order of their names; every one must be described."""
     described, _ = _told(folder, home_of(folder))
-    paths = sorted(path for path in map(Path, listed(folder)) if path.suffix == ".cu")
+    paths = sorted(map(Path, listed(folder, (".cu",))))
     if not 0 < len(paths) <= MOST_RUNGS:
         said = f"{len(paths)} rungs, from 1 to {MOST_RUNGS} are a ladder"
         raise fault(folder, said, "make two ladders of it" if paths else f"take {LAUNCH_FILE} away")
@@ -113,9 +113,10 @@ def names_of(path: Path) -> list[str]:
     Files of its folder, none of one below, in the order in which they are hashed.
     """
     folder = path.parent
-    beside = [name for name in names_in(folder, below=False) if name != path.name]
+    beside = [name for name in plain_files(folder, (*HEADERS, ".cu")) if name != path.name]
     found = [path.name, *(name for name in beside if name.endswith(HEADERS))]
-    bodies = (body for _, body in read(folder, found))  # no more of all than a folder may hold
+    # No more of all than a folder may hold.
+    bodies = (body for _, body in read(folder, found, links=False))
     # For each rung anew: of 32 MiB of names a pattern would take seconds.
     *told, _ = b"\n".join((b"", *bodies)).split(b'.cu"', MOST_TOLD + 1)
     if len(told) > MOST_TOLD:

@@ -465,16 +465,16 @@ def test_a_link_in_the_place_of_a_folder_that_is_read_gives_it_no_files(
     """Listed, exchanged, read: where it lies was looked up for each of these again."""
     away = make_ladder(tmp_path / "away", "01_a.cu").parent
     mine = make_ladder(tmp_path, "01_a.cu").parent
-    really = source_files.names_in
+    really, plain = source_files.names_in, source_files.plain_files
 
-    def exchanged(folder: Path, below: bool = True) -> list[str]:
-        found = really(folder, below)
+    def exchanged(folder: Path, *ends: tuple[str, ...]) -> list[str]:
+        found = (plain if ends else really)(folder, *ends)
         mine.rename(tmp_path / "was")
         mine.symlink_to(away)
         return found
 
-    for module in (entrants, steps_module):
-        monkeypatch.setattr(module, "names_in", exchanged)
+    monkeypatch.setattr(entrants, "names_in", exchanged)
+    monkeypatch.setattr(steps_module, "plain_files", exchanged)
     with pytest.raises(SubmissionError, match="links out of its folder"):
         load(mine if name == "submission.py" else mine / name)
 

@@ -342,7 +342,7 @@ def test_a_folder_that_is_not_utf_8_is_told_to_no_unit(
     assert asked(root, "mine").here is None
 
 
-def test_a_rung_takes_nothing_from_folders_beside_it(
+def test_a_rung_takes_plain_files_beside_it_alone(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it read of them was shut for its rivals, whose packages and sources they were."""
@@ -354,6 +354,10 @@ def test_a_rung_takes_nothing_from_folders_beside_it(
     (theirs / "link.h").symlink_to("helper.h")
     (theirs / "odd name").touch()
     (theirs / "kernel.cu").touch()
+    (ladder / "link.h").symlink_to("theirs/helper.h")
+    (ladder / "evil").symlink_to("theirs")
+    (ladder / "an odd name.h").touch()
+    (ladder / "folder.h").mkdir()
     rung.write_text(f'{rung.read_text()}\n#include "theirs/kernel.cu"\n')
     monkeypatch.syspath_prepend(str(theirs))
     request = asked(root, str(rung))
