@@ -122,8 +122,8 @@ def names_of(path: Path) -> list[str]:
     if len(told) > MOST_TOLD:
         said = f"it and the headers beside it name .cu files over {MOST_TOLD} times"
         raise fault(path, said, "include what it needs")
-    told = [one[max(one.rfind(b'"'), one.rfind(b"/")) + 1 :] + b".cu" for one in told]
-    return found + [name for name in beside if name.encode() in told]
+    named = {one[max(one.rfind(b'"'), one.rfind(b"/")) + 1 :] + b".cu" for one in told}
+    return found + [name for name in beside if name.encode() in named]
 
 
 def _first_words(path: Path, home: Path) -> str:
