@@ -203,19 +203,17 @@ def home_of(folder: Path) -> Path:
 
 def plain_files(folder: Path, ends: tuple[str, ...]) -> list[str]:
     """Names of the regular files of `folder` that end so; what else lies there is nobody's."""
-    there = (entry for entry in listed(folder, ends) if entry.is_file(follow_symlinks=False))
-    names = sorted(entry.name for entry in there if PLAIN_NAME.fullmatch(entry.name))
-    if len(names) > MAX_FILES:
-        raise fault(folder, f"more than {MAX_FILES} files", TOO_MUCH)
-    return names
+    if len(there := listed(folder)) > MAX_FILES:
+        raise fault(folder, f"more than {MAX_FILES} files and folders", "move it to a folder of its own")
+    plain = (entry.name for entry in there if entry.is_file(follow_symlinks=False))
+    return sorted(name for name in plain if name.endswith(ends) and PLAIN_NAME.fullmatch(name))
 
 
-def listed(folder: Path, ends: tuple[str, ...] = ("",)) -> list[os.DirEntry[str]]:
+def listed(folder: Path) -> list[os.DirEntry[str]]:
     """What lies in `folder`, no more than some; SubmissionError where the system does not tell."""
     try:
         with os.scandir(folder) as entries:
-            those = (entry for entry in entries if entry.name.endswith(ends))
-            return list(itertools.islice(those, MAX_FILES + 1))
+            return list(itertools.islice(entries, MAX_FILES + 1))
     except OSError as cause:
         raise unreadable(folder, cause) from None
 

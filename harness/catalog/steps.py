@@ -70,7 +70,7 @@ def read_manifest(folder: Path) -> Manifest:
 def rungs_of(folder: Path) -> list[Path]:
     """The .cu files of a ladder, in the order of their names; every one must be described."""
     described, _ = _told(folder, home_of(folder))
-    paths = sorted(map(Path, listed(folder, (".cu",))))
+    paths = sorted(path for path in map(Path, listed(folder)) if path.suffix == ".cu")
     if not 0 < len(paths) <= MOST_RUNGS:
         said = f"{len(paths)} rungs, from 1 to {MOST_RUNGS} are a ladder"
         raise fault(folder, said, "make two ladders of it" if paths else f"take {LAUNCH_FILE} away")

@@ -342,6 +342,16 @@ def test_a_folder_that_is_not_utf_8_is_told_to_no_unit(
     assert asked(root, "mine").here is None
 
 
+def test_among_too_many_names_a_rung_is_refused(root: Path) -> None:
+    """Of those that end like headers a thousand were taken, and its own was not among them."""
+    ladder = root / "ladder"
+    shutil.copytree(ROOT / "submissions" / "cuda_hopper" / "steps", ladder)
+    for number in range(1000):
+        (ladder / f"a{number}.h").mkdir()
+    with pytest.raises(SubmissionError, match="more than 1000 files and folders"):
+        asked(root, str(min(ladder.glob("*.cu"))))
+
+
 def test_a_rung_takes_plain_files_beside_it_alone(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
