@@ -204,7 +204,9 @@ def home_of(folder: Path) -> Path:
 def plain_files(folder: Path, ends: tuple[str, ...]) -> list[str]:
     """Names of the regular files of `folder` that end so; what else lies there is nobody's."""
     if len(there := listed(folder)) > MAX_FILES:
-        raise fault(folder, f"more than {MAX_FILES} files and folders", "move it to a folder of its own")
+        raise fault(
+            folder, f"more than {MAX_FILES} files and folders", "move it to a folder of its own"
+        )
     plain = (entry.name for entry in there if entry.is_file(follow_symlinks=False))
     return sorted(name for name in plain if name.endswith(ends) and PLAIN_NAME.fullmatch(name))
 

@@ -140,7 +140,7 @@ def mapping_of(
     return root, data
 
 
-@functools.lru_cache(2)  # the rungs of a ladder read the same two, one after the other
+@functools.lru_cache(3)  # rungs read the same ones: described, above, beside
 def _parse(path: Path, text: str, error: type[UsageError]) -> tuple[yaml.Node | None, Any]:
     try:
         loader = StrictLoader(text)  # looks for characters that YAML forbids
