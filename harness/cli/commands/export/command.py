@@ -18,7 +18,6 @@ from harness.errors import Exit, UnavailableError, UsageError
 from harness.problems import get_problem
 from harness.problems.base import RETURN_LSE
 from harness.process.project import base
-from harness.process.text import shown
 from harness.schema import Kind
 
 FORWARD, BACKWARD = "attention_forward", "attention_backward"
@@ -74,7 +73,7 @@ def _part(args: argparse.Namespace, name: str, problem: str, strided: bool) -> P
     found = find_entrants([name], base() / "submissions", Kind.SUBMISSION, get_problem(problem))
     if len(found) != 1:
         names = ", ".join(entrant.name for entrant in found)
-        raise UsageError(f"'{shown(name)}' means {names}", "name one of them")
+        raise UsageError(f"'{name}' means {names}", "name one of them")
     entrant = found[0]
     if entrant.manifest.entry.endswith(".cu"):
         said = "a plain .cu is launched by attnboard, which a package goes without"
