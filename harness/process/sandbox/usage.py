@@ -232,7 +232,7 @@ def kept(pids: Collection[int], clock: Clock = time.monotonic) -> tuple[int, int
     """
     kinds, links = ("socket:", "/proc/", OF_A_GPU, *ALARMS), _followed(pids, clock, ("fd",))
     found = [(link, name) for link, name in links if name.startswith(kinds)]
-    names = [name for _, name in found]
+    names = [name.removesuffix(DELETED) for _, name in found]  # of a thread that has ended
     mappings = sum(name[0] == "/" and name.endswith(MAPPINGS) for name in names)
     listings = sum(LISTING in name for name in names)
     rest = sum(name.startswith("/proc/") for name in names) - mappings - listings
