@@ -203,21 +203,20 @@ def home_of(folder: Path) -> Path:
 
 def plain_files(folder: Path, ends: tuple[str, ...]) -> list[str]:
     """Names of the regular files of `folder` that end so; what else lies there is nobody's."""
-    if len(there := listed(folder)) > MAX_FILES:
-        raise fault(
-            folder, f"more than {MAX_FILES} files and folders", "move it to a folder of its own"
-        )
-    plain = (entry.name for entry in there if entry.is_file(follow_symlinks=False))
+    plain = (entry.name for entry in listed(folder) if entry.is_file(follow_symlinks=False))
     return sorted(name for name in plain if name.endswith(ends) and PLAIN_NAME.fullmatch(name))
 
 
 def listed(folder: Path) -> list[os.DirEntry[str]]:
-    """What lies in `folder`, no more than some; SubmissionError where the system does not tell."""
+    """What lies in `folder`; SubmissionError if it is too much, or the system does not tell."""
     try:
         with os.scandir(folder) as entries:
-            return list(itertools.islice(entries, MAX_FILES + 1))
+            found = list(itertools.islice(entries, MAX_FILES + 1))
     except OSError as cause:
         raise unreadable(folder, cause) from None
+    if len(found) > MAX_FILES:
+        raise fault(folder, f"more than {MAX_FILES} files and folders", TOO_MUCH)
+    return found
 
 
 def _counts(home: Path, path: Path) -> bool:
