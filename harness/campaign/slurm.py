@@ -9,6 +9,7 @@ Every node needs this checkout and its environment at the same path.
 """
 
 import contextlib
+import os
 import secrets
 import sys
 import time
@@ -22,6 +23,7 @@ from harness.campaign.unit import Unit, to_text
 from harness.errors import UsageError
 from harness.process.project import HOME
 from harness.process.sandbox.folders import plain
+from harness.process.text import shown
 
 ARRAY = 500  # units in flight when nobody says how many GPUs; sites allow 1001 by default
 STATE_EVERY_S = 5.0  # files are read at every poll, job states only so often
@@ -60,6 +62,9 @@ class Slurm:
         self._module = module
         self._folder = folder.resolve()
         self._folder.mkdir(parents=True, exist_ok=True)
+        if self._folder.stat().st_uid != os.getuid():  # what lies there is unpickled by the jobs
+            said = f"{shown(folder)} belongs to another user"
+            raise UsageError(said, "name one of your own: --slurm-folder DIR")
         self._executor = submitit.AutoExecutor(folder=self._folder / "logs", cluster=cluster)
         self.on_slurm = self._executor.cluster == "slurm"
         self._executor.update_parameters(**TASK)

@@ -33,6 +33,16 @@ def slurm(folder: Path, count: int = 2) -> Any:
     return Slurm(folder, (), count, cluster="local", module=NULL)
 
 
+def test_a_folder_that_somebody_else_laid_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the folder stood in: its jobs unpickled what he had put there, as whoever started them."""
+    other = os.getuid() + 1
+    monkeypatch.setattr(os, "getuid", lambda: other)
+    with pytest.raises(UsageError, match="belongs to another user"):
+        slurm(tmp_path)
+
+
 def test_every_row_once_also_of_jobs_that_die(tmp_path: Path) -> None:
     names = ["n0", "dies-1", "n2"]
     rows, view = conclude(slurm(tmp_path), units(names))
