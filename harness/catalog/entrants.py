@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path, PurePosixPath
 
-from harness.catalog import steps
+from harness.catalog import source_files, steps
 from harness.catalog.signature import MOST_BYTES, check_launch, check_source
 from harness.catalog.source_files import Files, digest, fault, home_of, lay_out, names_in, read
 from harness.catalog.yaml_model import model_of
@@ -71,6 +71,8 @@ def gather(
                     raise _taken(path, entrant)
             except SubmissionError as cause:  # noqa: PERF203 - one bad folder costs nobody else
                 refused.append(cause)
+            except OSError as cause:  # of a folder that may be listed and not entered
+                refused.append(SubmissionError(*source_files.unreadable(path, cause).args))
             else:
                 # one by another name is another entry: a link takes nobody's place
                 same = (entrant.name, entrant.folder, entrant.source_sha256)
@@ -102,6 +104,8 @@ def _asked_for(
         raise
     except SubmissionError as cause:
         refused.append(cause)
+    except OSError as cause:
+        refused.append(SubmissionError(*source_files.unreadable(Path(name), cause).args))
     return []
 
 

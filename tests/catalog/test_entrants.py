@@ -402,6 +402,26 @@ def test_a_file_that_becomes_a_link_while_it_is_read(
         source_files.read(tmp_path / "x", ["a.txt"])
 
 
+@pytest.mark.parametrize("step", ["_entries_of", "load_entrant"])
+def test_a_folder_that_may_not_be_entered_fails_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """Of mode 744, where the run is an ordinary user's: it ended as a fault of the harness."""
+    evil, good = make(tmp_path, "evil"), make(tmp_path, "good")
+    really = getattr(entrants, step)
+
+    def denied(path: Path, *rest: object) -> object:
+        if path == evil:
+            raise PermissionError(13, "Permission denied")
+        return really(path, *rest)
+
+    monkeypatch.setattr(entrants, step, denied)
+    words = [str(evil), str(good)]
+    found, refused = gather(words, tmp_path / "submissions", Kind.SUBMISSION, PROBLEM)
+    assert [each.name for each in found] == ["good"]
+    assert "evil: cannot be read (Permission denied)" in refused[0].message
+
+
 def test_the_name_is_of_where_it_was_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A link took its place meanwhile, to a folder below a rival's: the row was called so."""
     root = tmp_path / "submissions"
