@@ -1,10 +1,14 @@
 """The interface of an engine: submit units, poll what they tell, cancel."""
 
+import contextlib
 import functools
 import importlib
 import json
 import operator
+import os
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol
 
 from pydantic import Field, TypeAdapter, ValidationError, create_model
@@ -76,6 +80,17 @@ def package(name: str, extra: str) -> Any:
     except ImportError:
         said = f"UNAVAILABLE: Python package '{name}' is not installed"
         raise UnavailableError(said, f"pip install '.[{extra}]'") from None
+
+
+@contextlib.contextmanager
+def standing_in(folder: Path) -> Iterator[None]:
+    """What is started meanwhile imports nothing from where one stood: hand-ins may lie there."""
+    here = Path.cwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(here)
 
 
 #: All that the process of a unit may say, by its op; `gone` is the engine's own word.

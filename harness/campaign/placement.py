@@ -33,7 +33,7 @@ class Placement:
     gpu_memory_gib: float = 0.0  # only GPUs with at least this
     address: str = "auto"  # of the Ray cluster
     slurm: tuple[str, ...] = ()  # options of sbatch, KEY=VALUE
-    slurm_folder: Path = Path(".slurm")
+    slurm_folder: Path | None = None
 
     def sku_of(self, request: Request) -> str:
         """The kind of GPU that all units land on; empty: any (clusters, CPU suites)."""
@@ -60,6 +60,9 @@ class Placement:
         if self.executor == "slurm":
             from harness.campaign.slurm import Slurm
 
+            if not self.slurm_folder:  # jobs unpickle what lies there
+                hint = "--slurm-folder DIR, of yours alone"
+                raise UsageError("--engine slurm: no project here, whose .slurm it were", hint)
             return Slurm(self.slurm_folder, list(self.slurm), self.gpus)
         from harness.campaign.local import Local
         from harness.campaign.node import choose_gpus

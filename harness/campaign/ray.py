@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from harness.campaign.executor import MODULE, LineReader, Told, gone, package
+from harness.campaign.executor import MODULE, LineReader, Told, gone, package, standing_in
 from harness.campaign.node import wants
 from harness.campaign.unit import Unit, to_text
 from harness.errors import UnavailableError
@@ -36,7 +36,8 @@ class RayCluster:
         self._ours = not ray.is_initialized()
         try:
             if self._ours:
-                ray.init(address=address or "auto", log_to_driver=False)
+                with standing_in(HOME):  # whose workers import from there
+                    ray.init(address=address or "auto", log_to_driver=False)
         except (ConnectionError, ValueError) as cause:  # ValueError: an address that is none
             hint = "ray start --head, or --address HOST:PORT"
             raise UnavailableError(f"--engine ray: {cause}", hint) from None

@@ -9,7 +9,6 @@ Every node needs this checkout and its environment at the same path.
 """
 
 import contextlib
-import os
 import secrets
 import sys
 import time
@@ -18,12 +17,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.campaign.executor import MODULE, READ_BYTES, LineReader, Told, gone, package
+from harness.campaign.executor import (
+    MODULE,
+    READ_BYTES,
+    LineReader,
+    Told,
+    gone,
+    package,
+    standing_in,
+)
 from harness.campaign.unit import Unit, to_text
 from harness.errors import UsageError
 from harness.process.project import HOME
 from harness.process.sandbox.folders import plain
-from harness.process.text import shown
 
 ARRAY = 500  # units in flight when nobody says how many GPUs; sites allow 1001 by default
 STATE_EVERY_S = 5.0  # files are read at every poll, job states only so often
@@ -62,9 +68,6 @@ class Slurm:
         self._module = module
         self._folder = folder.resolve()
         self._folder.mkdir(parents=True, exist_ok=True)
-        if self._folder.stat().st_uid != os.getuid():  # what lies there is unpickled by the jobs
-            said = f"{shown(folder)} belongs to another user"
-            raise UsageError(said, "name one of your own: --slurm-folder DIR")
         self._executor = submitit.AutoExecutor(folder=self._folder / "logs", cluster=cluster)
         self.on_slurm = self._executor.cluster == "slurm"
         self._executor.update_parameters(**TASK)
@@ -120,7 +123,7 @@ class Slurm:
         gpu = any(unit.needs_gpu for unit in units)
         self._executor.update_parameters(gpus_per_node=int(gpu and self.on_slurm))
         stems = [f"{unit.label}-{secrets.token_hex(8)}" for unit in units]
-        with self._executor.batch():
+        with standing_in(HOME), self._executor.batch():  # -m imports from where it is started
             jobs = list(map(self._executor.submit, map(self._function, units, stems)))
         for unit, job, stem in zip(units, jobs, stems, strict=True):
             self._jobs[unit.label] = _Job(LineReader(unit), job, *self._files(stem))

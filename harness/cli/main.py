@@ -191,7 +191,8 @@ def add_many(group: argparse._ArgumentGroup) -> None:
     add("--gpu-memory", type=positive, metavar="GIB", help="only GPUs with at least this")
     add("--address", default="auto", metavar="HOST:PORT", help="Ray cluster (default: RAY_ADDRESS)")
     add("--slurm", action="append", metavar="KEY=VALUE", help="sbatch option, e.g. partition=gpu")
-    folder, what = (find() or Path()) / ".slurm", "shared with the nodes: units, events, logs"
+    what, found = "shared with the nodes: units, events, logs", find()
+    folder = found / ".slurm" if found else None
     add("--slurm-folder", type=Path, default=folder, metavar="DIR", help=what)
 
 

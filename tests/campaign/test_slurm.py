@@ -15,6 +15,7 @@ from unittest.mock import MagicMock
 import pytest
 
 from harness.campaign.executor import READ_BYTES, LineReader
+from harness.campaign.placement import Placement
 from harness.errors import UsageError
 from tests.campaign.units import NULL, SUITE, conclude, counted, once, units
 
@@ -33,14 +34,25 @@ def slurm(folder: Path, count: int = 2) -> Any:
     return Slurm(folder, (), count, cluster="local", module=NULL)
 
 
-def test_a_folder_that_somebody_else_laid_is_refused(
+def test_without_a_project_no_folder_stood_in_is_taken() -> None:
+    """Somebody else's `.slurm`: jobs unpickled what he had put there, as whoever started them."""
+    request: Any = MagicMock()
+    with pytest.raises(UsageError, match="no project here") as caught:
+        Placement(executor="slurm").make_executor(request)
+    assert "--slurm-folder" in caught.value.hint
+
+
+def test_jobs_import_nothing_from_the_folder_stood_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the folder stood in: its jobs unpickled what he had put there, as whoever started them."""
-    other = os.getuid() + 1
-    monkeypatch.setattr(os, "getuid", lambda: other)
-    with pytest.raises(UsageError, match="belongs to another user"):
-        slurm(tmp_path)
+    """A hand-in called `submitit.py` ran there, without walls."""
+    inbox = tmp_path / "inbox"
+    inbox.mkdir()
+    (inbox / "submitit.py").write_text("open('ran', 'w')")
+    monkeypatch.chdir(inbox)
+    conclude(slurm(tmp_path / "jobs"), units(["n0"]))
+    assert not (inbox / "ran").exists()
+    assert Path.cwd() == inbox
 
 
 def test_every_row_once_also_of_jobs_that_die(tmp_path: Path) -> None:
