@@ -136,8 +136,8 @@ def _is_anothers(entrant: Entrant, root: Path, many: bool) -> bool:
 
 
 def place_of(name: str, root: Path) -> Path | None:
-    """Where the entry `name` of `root` lies, whatever the current folder holds."""
-    return next(iter(_places_of(name, root)), None)
+    """Where the entry `name` of `root` lies, whatever the current folder holds; a path is none."""
+    return next(iter(_places_of(name, root)), None) if is_name(name) else None
 
 
 def _places_of(name: str, root: Path) -> list[Path]:

@@ -13,7 +13,7 @@ from harness.problems import get_problem
 from harness.process.project import HOME, private
 from harness.process.sandbox.readable import DenyList, reached, shut
 from harness.process.text import SURROGATE, shown
-from harness.schema import Entrant, Kind, Machine, Suite, is_name
+from harness.schema import Entrant, Kind, Machine, Suite
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Request:
 
 def place_of_baseline(name: str, folder: Path) -> Path:
     """Where it lies below `folder` or comes along; UsageError for any other place, also a path."""
-    if not (place := is_name(name) and place_of(name, folder)):
+    if not (place := place_of(name, folder)):
         hint = did_you_mean(Path(name).name, known_names(folder)) or "run.py list baselines"
         raise UsageError(f"--against {shown(name)}: no name of a baseline", hint)
     return place

@@ -16,7 +16,7 @@ from harness.measure.machine import AUTO, inspect_machine
 from harness.measure.stopping import TIME_LIMIT_S, StoppingRule
 from harness.process import project
 from harness.process.sandbox import enter
-from harness.schema import Machine, Suite, is_name
+from harness.schema import Machine, Suite
 
 SMALLEST_PCT, LARGEST_PCT = 0.01, 50.0
 PLACING = ("sku", "gpu_memory", "slurm")  # flags that only a campaign reads
@@ -126,8 +126,7 @@ def _baselines(typed: str | None, suite: Suite) -> list[str]:
     if typed is not None:
         return [] if (names := split([typed])) == ["none"] else names
     folder = project.base() / "baselines"
-    named = (name for name in suite.baselines if name != ALL)
-    places = {name: is_name(name) and place_of(name, folder) for name in named}
+    places = {name: place_of(name, folder) for name in suite.baselines if name != ALL}
     if absent := [name for name, place in places.items() if not place]:
         raise SuiteError(f"{suite.name}: no baseline '{absent[0]}'", "python run.py list baselines")
     paths = {name: str(places[name]) for name in places if "/" in name or name.endswith(ENTRIES)}
