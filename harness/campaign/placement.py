@@ -62,7 +62,7 @@ class Placement:
 
             if not self.slurm_folder:  # jobs unpickle what lies there
                 hint = "--slurm-folder DIR, of yours alone"
-                raise UsageError("--engine slurm: no project here, whose .slurm it were", hint)
+                raise UsageError("--engine slurm: no project here that holds a .slurm", hint)
             return Slurm(self.slurm_folder, list(self.slurm), self.gpus)
         from harness.campaign.local import Local
         from harness.campaign.node import choose_gpus
