@@ -332,6 +332,27 @@ def test_a_folder_inside_another_keeps_its_own_right(tmp_path: Path, level: int)
 
 
 @needs_level_2
+def test_nobody_moves_the_way_to_what_he_was_given(tmp_path: Path) -> None:
+    """The watch knows a folder by its name; without root what leads to it is the worker's own."""
+    shown, scratch = tmp_path / "shown" / "cache", Path("/dev/shm/attnboard-one/two/scratch")
+    shown.mkdir(parents=True)
+    mine = (Path("/tmp/mine"), Path("/dev/shm/mine"))  # the probe can succeed
+    ways = [way for path in (shown, scratch) for way in (path, *path.parents)]
+    ways = [way for way in ways if way.is_relative_to("/tmp") or way.is_relative_to("/dev/shm")]
+    code = "import os, sys\nfor path in sys.argv[1:]:\n  os.makedirs(path, exist_ok=True)"
+    code += "\n  try: os.rename(path, path + '.moved'); print(path)\n  except OSError: pass"
+    rules = enter.Rules(level=2, rw=(shown,), fresh=(scratch,))  # no uid: as where we are not root
+    done = subprocess.run(
+        enter.command(rules, [sys.executable, "-c", code, *map(str, (*mine, *ways))]),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout.split() == [str(path) for path in mine]
+
+
+@needs_level_2
 def test_all_that_it_keeps_in_memory_files_has_a_limit() -> None:
     fill = "import os; [os.write(os.open(f'{d}/{i}', 65), b'x' * 300_000) "
     fill += "for i in range(3) for d in ('/tmp', '/dev/shm')]"

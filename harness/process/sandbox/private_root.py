@@ -15,6 +15,7 @@ into a tmpfs is bubblewrap's.
 """
 
 import ctypes
+import functools
 import os
 import platform
 from collections.abc import Sequence
@@ -106,7 +107,8 @@ def _make_room(contents: Contents) -> None:
         source = Path(ROOM, str(number))
         source.mkdir()
         source.chmod(0o1777)
-        path.mkdir(parents=True, exist_ok=True)
+        _lead_to(path.parent)
+        path.mkdir(exist_ok=True)
         _mount(str(source), str(path), None, MS_BIND)
     checked("umount", libc.umount2(ROOM.encode(), MNT_DETACH), 1)
     Path(ROOM).rmdir()
@@ -129,12 +131,27 @@ def _show_all(contents: Contents) -> None:
 def _show(place: Path, attributes: int) -> None:
     """Bind one file or folder of the old root to its own place in the new one, recursively."""
     outside = f"{OLD}{place}"
+    _lead_to(place.parent)
     if Path(outside).is_dir():
-        place.mkdir(parents=True, exist_ok=True)
+        place.mkdir(exist_ok=True)
     elif not place.exists():
         place.touch()
     _mount(outside, str(place), None, MS_BIND | MS_REC)
     _attributes(str(place), attributes | ATTR_NOSUID | ATTR_NODEV)
+
+
+@functools.cache  # a second mount would hide what is mounted below the first
+def _lead_to(folder: Path) -> None:
+    """Make `folder`, which a mount is to lie in; below /tmp and /dev/shm it is one itself.
+
+    Without root it would be the worker's to move, and the watch knows by names what it holds.
+    """
+    if not any(shared in folder.parents for shared in SHARED):
+        folder.mkdir(parents=True, exist_ok=True)
+        return
+    _lead_to(folder.parent)
+    folder.mkdir(exist_ok=True)
+    _mount(str(folder), str(folder), None, MS_BIND | MS_REC)
 
 
 def mirror(
