@@ -31,7 +31,7 @@ class Placement:
     builders: int = 0  # builds ahead on CPUs, at once
     sku: str = ""  # only such GPUs: a folder of results/
     gpu_memory_gib: float = 0.0  # only GPUs with at least this
-    address: str = "auto"  # of the Ray cluster
+    address: str | None = None  # of the Ray cluster; None: RAY_ADDRESS
     slurm: tuple[str, ...] = ()  # options of sbatch, KEY=VALUE
     slurm_folder: Path | None = None
 

@@ -10,6 +10,7 @@ ports, nodes as well, whose answers are unpickled here: docs/many-gpus.md.
 
 import contextlib
 import math
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -18,15 +19,16 @@ from typing import Any
 from harness.campaign.executor import MODULE, LineReader, Told, gone, package, standing_in
 from harness.campaign.node import wants
 from harness.campaign.unit import Unit, to_text
-from harness.errors import UnavailableError
+from harness.errors import UnavailableError, UsageError
 from harness.process.project import HOME
 
 AHEAD = 2  # units submitted for every GPU: the next is placed while its owner hears of the last
+WHICH = "--address HOST:PORT, which ray start --head tells, or RAY_ADDRESS"
 GRACE_S = 60.0  # for a cancelled unit to end; its child has half of it
 
 
 class RayCluster:
-    """`address`: of a running cluster, `auto`, or `local` for one here; `count`: GPUs at once."""
+    """`address`: of a running cluster, or `local` for one here; `count`: GPUs at once."""
 
     def __init__(
         self, address: str | None, count: int | None, on_cpu: bool = False, module: str = MODULE
@@ -37,10 +39,9 @@ class RayCluster:
         try:
             if self._ours:
                 with standing_in(HOME):  # whose workers import from there
-                    ray.init(address=address or "auto", log_to_driver=False)
+                    ray.init(address=chosen(address), log_to_driver=False)
         except (ConnectionError, ValueError) as cause:  # ValueError: an address that is none
-            hint = "ray start --head, or --address HOST:PORT"
-            raise UnavailableError(f"--engine ray: {cause}", hint) from None
+            raise UnavailableError(f"--engine ray: {cause}", WHICH) from None
         there = int(ray.cluster_resources().get("CPU" if on_cpu else "GPU", 0))
         if not there and count is None:
             hint = "give --gpus N to wait for some"
@@ -109,6 +110,17 @@ class RayCluster:
             why = f"{type(cause).__name__}: {text[0] if text else ''}"
         del self._streams[stream]
         return [gone(lines.label, why)]
+
+
+def chosen(address: str | None) -> str:
+    """The cluster that was named, here or by RAY_ADDRESS; raises UsageError where none was.
+
+    Ray's own `auto` believes the command line of any process of the host, an entrant's as well.
+    """
+    found = address or os.environ.get("RAY_ADDRESS", "auto")
+    if found == "auto":
+        raise UsageError("--engine ray: which cluster? none is looked for", WHICH)
+    return found
 
 
 def _carry_out() -> Callable[[str, list[str], str], Iterator[bytes]]:

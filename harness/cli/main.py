@@ -189,7 +189,7 @@ def add_many(group: argparse._ArgumentGroup) -> None:
     add("--builders", type=whole(0), default=some, metavar="N", help="compile ahead on CPUs")
     add("--sku", metavar="NAME", help="only such GPUs: a folder of results/, e.g. nvidia-h200")
     add("--gpu-memory", type=positive, metavar="GIB", help="only GPUs with at least this")
-    add("--address", default="auto", metavar="HOST:PORT", help="Ray cluster (default: RAY_ADDRESS)")
+    add("--address", metavar="HOST:PORT", help="Ray cluster (default: RAY_ADDRESS)")
     add("--slurm", action="append", metavar="KEY=VALUE", help="sbatch option, e.g. partition=gpu")
     what, found = "shared with the nodes: units, events, logs", find()
     folder = found / ".slurm" if found else None

@@ -11,7 +11,7 @@ import pytest
 
 from harness.campaign.campaign import Campaign
 from harness.campaign.unit import Unit
-from harness.errors import UnavailableError
+from harness.errors import UnavailableError, UsageError
 from tests.campaign.units import NULL, SUITE, Watched, conclude, counted, once, units
 
 ray = pytest.importorskip("ray")
@@ -151,3 +151,25 @@ def test_without_a_cluster_it_says_what_to_type(tmp_path: Path) -> None:
     if ray.is_initialized():
         with pytest.raises(UnavailableError, match="no GPU"):
             RayCluster(None, None)
+
+
+@pytest.mark.parametrize("asked", [None, "", "auto"])
+@pytest.mark.parametrize("told", [None, "auto"])
+def test_no_process_of_this_host_says_which_cluster(
+    monkeypatch: pytest.MonkeyPatch, asked: str | None, told: str | None
+) -> None:
+    """Ray's `auto` looks for it among the command lines of all, which an entrant may choose."""
+    from harness.campaign.ray import chosen
+
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    if told:
+        monkeypatch.setenv("RAY_ADDRESS", told)
+    with pytest.raises(UsageError, match="which cluster"):
+        chosen(asked)
+
+
+def test_the_cluster_is_the_one_that_was_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    from harness.campaign.ray import chosen
+
+    monkeypatch.setenv("RAY_ADDRESS", "head:1")
+    assert [chosen(None), chosen("other:2")] == ["head:1", "other:2"]
