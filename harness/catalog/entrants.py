@@ -72,7 +72,7 @@ def gather(
             except SubmissionError as cause:  # noqa: PERF203 - one bad folder costs nobody else
                 refused.append(cause)
             except OSError as cause:  # of a folder that may be listed and not entered
-                refused.append(SubmissionError(*source_files.unreadable(path, cause).args))
+                refused.append(source_files.unreadable(path, cause, SubmissionError))
             else:
                 # one by another name is another entry: a link takes nobody's place
                 same = (entrant.name, entrant.folder, entrant.source_sha256)
@@ -105,7 +105,7 @@ def _asked_for(
     except SubmissionError as cause:
         refused.append(cause)
     except OSError as cause:
-        refused.append(SubmissionError(*source_files.unreadable(Path(name), cause).args))
+        refused.append(source_files.unreadable(Path(name), cause, SubmissionError))
     return []
 
 
@@ -272,7 +272,7 @@ def read_again(entrant: Entrant) -> Entrant:
     """
     folder, entry = entrant.folder, entrant.manifest.entry
     for names in _ways_to_read(folder, entry):
-        with contextlib.suppress(SubmissionError):  # what one way refuses was read by the other
+        with contextlib.suppress(SubmissionError, OSError):  # the other way may have read it
             files = read(folder, names())
             if _sha256_of(entrant.manifest, files) == entrant.source_sha256:
                 return entrant.model_copy(update={"files": files})

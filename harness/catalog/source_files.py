@@ -16,6 +16,7 @@ import stat
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
+from typing import TypeVar, cast
 
 from harness.errors import SubmissionError, UsageError
 from harness.process.sandbox.folders import plain, remove_tree
@@ -30,6 +31,8 @@ MAX_DEPTH = 12
 PLAIN_NAME = re.compile(r"\w[\w.+=@,-]*")
 TOO_MUCH = "keep sources only"
 
+Refusal = TypeVar("Refusal", bound=UsageError)
+
 #: (path inside the folder, content), in the order in which they are hashed.
 Files = tuple[tuple[str, bytes], ...]
 
@@ -42,10 +45,11 @@ def fault(
     return error(f"{at}: {shown(said)}", shown(hint))
 
 
-def unreadable(path: Path, why: Exception, error: type[UsageError] = SubmissionError) -> UsageError:
+def unreadable(path: Path, why: Exception, error: type[Refusal]) -> Refusal:
     """The same of what the system does not let us read."""
     said = f"cannot be read ({getattr(why, 'strerror', None) or why})"
-    return fault(path, said, "check the path and its permissions", error=error)
+    told = fault(path, said, "check the path and its permissions", error=error)
+    return cast("Refusal", told)
 
 
 def _open(path: str, flags: int) -> int:
@@ -77,7 +81,7 @@ def read_file(
                 raise fault(path, said, "make it shorter", error=error)
             return file.read(told.st_size)  # 0 of what the system makes up, which may be late
     except (OSError, ValueError) as cause:  # ValueError: a null character in the name
-        if not links and path.is_symlink():
+        if not links and os.path.islink(path):
             raise fault(path, "is a link", "put the file in its place", error=error) from None
         raise unreadable(path, cause, error) from None
 
@@ -195,7 +199,7 @@ def home_of(folder: Path) -> Path:
     try:
         home = folder.resolve()
     except (OSError, RuntimeError) as cause:
-        raise unreadable(folder, cause) from None
+        raise unreadable(folder, cause, SubmissionError) from None
     if SURROGATE.search(str(home)):  # a unit's line could not tell it to its process
         raise fault(folder, "leads to a path that is not UTF-8", "rename the folder it leads to")
     return home
@@ -213,7 +217,7 @@ def listed(folder: Path) -> list[os.DirEntry[str]]:
         with os.scandir(folder) as entries:
             found = list(itertools.islice(entries, MAX_FILES + 1))
     except OSError as cause:
-        raise unreadable(folder, cause) from None
+        raise unreadable(folder, cause, SubmissionError) from None
     if len(found) > MAX_FILES:
         raise fault(folder, f"more than {MAX_FILES} files and folders", TOO_MUCH)
     return found

@@ -420,6 +420,7 @@ def test_a_folder_that_may_not_be_entered_fails_alone(
     found, refused = gather(words, tmp_path / "submissions", Kind.SUBMISSION, PROBLEM)
     assert [each.name for each in found] == ["good"]
     assert "evil: cannot be read (Permission denied)" in refused[0].message
+    assert refused[0].hint == "check the path and its permissions"
 
 
 def test_the_name_is_of_where_it_was_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -452,8 +453,22 @@ def test_a_file_that_is_a_link_is_none_or_becomes_one(
         load(tmp_path / "best.py")
     assert caught.value.hint == f"name the file: {tmp_path}/src/v7.py"
     monkeypatch.setattr(Path, "is_symlink", lambda _: False)
-    with pytest.raises(SubmissionError, match="cannot be read"):
+    with pytest.raises(SubmissionError, match="is a link"):
         load(tmp_path / "best.py")
+
+
+def test_a_folder_that_was_shut_since_is_not_what_was_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A unit that ended as a fault of its harness counted against its GPU."""
+    entrant = load(make(tmp_path))
+
+    def denied(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(entrants, "read", denied)
+    with pytest.raises(SubmissionError, match="not the files that were asked for"):
+        read_again(entrant)
 
 
 def test_what_is_read_lies_where_it_was_looked_at(tmp_path: Path) -> None:
