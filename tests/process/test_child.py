@@ -35,7 +35,7 @@ from harness.process.child import (
     Log,
     untrusted_env,
 )
-from harness.process.sandbox import namespaces, usage
+from harness.process.sandbox import enter, namespaces, usage
 from harness.process.text import plain_text, unordered
 
 
@@ -183,6 +183,23 @@ print("runs", flush=True)
 while True:
     time.process_time()
 """
+
+
+def test_who_is_launched_ends_first_from_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without root the first words to a process that begins are refused, and the watch ended it."""
+    if enter.lacking(1):
+        pytest.skip("needs level 1")
+    really, refused = enter.end_first, iter([True] * 3)
+    monkeypatch.setattr(enter, "end_first", lambda pid: next(refused, False) or really(pid))
+    jail = Jail(tmp_path, tmp_path, {}, tmp_path, tmp_path, level=1)
+    child = Child("http.server", [], jail)
+    try:
+        assert not usage.outlives_us(child.pid)
+        assert next(refused, None) is None
+    finally:
+        child.end()
 
 
 @pytest.fixture
