@@ -85,12 +85,13 @@ def package(name: str, extra: str) -> Any:
 @contextlib.contextmanager
 def standing_in(folder: Path) -> Iterator[None]:
     """What is started meanwhile imports nothing from where one stood: hand-ins may lie there."""
-    here = Path.cwd()
-    os.chdir(folder)
+    here = os.open(".", os.O_PATH)  # back to it, not to its name
     try:
+        os.chdir(folder)
         yield
     finally:
         os.chdir(here)
+        os.close(here)
 
 
 #: All that the process of a unit may say, by its op; `gone` is the engine's own word.

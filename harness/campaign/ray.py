@@ -36,12 +36,14 @@ class RayCluster:
         self._ray = ray = package("ray", "ray")
         self._module = module
         self._ours = not ray.is_initialized()
-        try:
-            if self._ours:
+        if self._ours:
+            where = chosen(address)
+            try:
                 with standing_in(HOME):  # whose workers import from there
-                    ray.init(address=chosen(address), log_to_driver=False)
-        except (ConnectionError, ValueError) as cause:  # ValueError: an address that is none
-            raise UnavailableError(f"--engine ray: {cause}", WHICH) from None
+                    ray.init(address=where, log_to_driver=False)
+            except Exception as cause:  # it asks all processes what they are called
+                said = f"--engine ray: {type(cause).__name__}: {cause}"
+                raise UnavailableError(said, WHICH) from None
         there = int(ray.cluster_resources().get("CPU" if on_cpu else "GPU", 0))
         if not there and count is None:
             hint = "give --gpus N to wait for some"
@@ -117,7 +119,7 @@ def chosen(address: str | None) -> str:
 
     Ray's own `auto` believes the command line of any process of the host, an entrant's as well.
     """
-    found = address or os.environ.get("RAY_ADDRESS", "auto")
+    found = address or os.environ.get("RAY_ADDRESS") or "auto"
     if found == "auto":
         raise UsageError("--engine ray: which cluster? none is looked for", WHICH)
     return found

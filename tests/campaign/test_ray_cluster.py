@@ -154,7 +154,7 @@ def test_without_a_cluster_it_says_what_to_type(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("asked", [None, "", "auto"])
-@pytest.mark.parametrize("told", [None, "auto"])
+@pytest.mark.parametrize("told", [None, "", "auto"])
 def test_no_process_of_this_host_says_which_cluster(
     monkeypatch: pytest.MonkeyPatch, asked: str | None, told: str | None
 ) -> None:
@@ -162,7 +162,7 @@ def test_no_process_of_this_host_says_which_cluster(
     from harness.campaign.ray import chosen
 
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    if told:
+    if told is not None:
         monkeypatch.setenv("RAY_ADDRESS", told)
     with pytest.raises(UsageError, match="which cluster"):
         chosen(asked)
@@ -173,3 +173,16 @@ def test_the_cluster_is_the_one_that_was_named(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setenv("RAY_ADDRESS", "head:1")
     assert [chosen(None), chosen("other:2")] == ["head:1", "other:2"]
+
+
+def test_what_ray_cannot_read_is_no_fault_of_the_harness(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that calls itself `raylet --node_id` ended each driver by an IndexError."""
+    from harness.campaign.ray import RayCluster
+
+    def init(**_: object) -> None:
+        raise IndexError("list index out of range")
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", init)
+    with pytest.raises(UnavailableError, match="IndexError: list index out of range"):
+        RayCluster("head:1", 1)
