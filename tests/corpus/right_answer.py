@@ -52,3 +52,23 @@ def look_busy(q):
         batch, heads, seqlen, headdim = q.shape
         seconds = 4 * batch * heads * seqlen**2 * headdim / 6e14
         torch.cuda._sleep(int(seconds * 1.9e9))
+
+
+#: First lines of a child's program that uses the GPU: libcuda ends where it may not write the names
+#: of its threads, and behind the walls that is given to the worker alone.
+CUDA_IN_CHILD = """
+import ctypes, os, struct
+libc = ctypes.CDLL(None)
+libc.fdopen.restype = ctypes.c_void_p
+@ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p)
+def opened(path, mode):
+    try:
+        flags = os.O_RDONLY if mode in (b"r", b"rb", b"re") else os.O_RDWR
+        return libc.fdopen(os.open(b"/dev/null" if path.endswith(b"/comm") else path, flags), mode)
+    except OSError:
+        return None
+place = ctypes.cast(libc.fopen, ctypes.c_void_p).value
+libc.mprotect(ctypes.c_void_p(place & ~4095), ctypes.c_size_t(8192), 7)
+lie = ctypes.cast(opened, ctypes.c_void_p).value
+ctypes.memmove(place, b"\\x48\\xb8" + struct.pack("<Q", lie) + b"\\xff\\xe0", 12)  # jmp
+"""

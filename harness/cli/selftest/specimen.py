@@ -110,5 +110,5 @@ def axes_of(named: str, heads: int, seqlen: int) -> dict[str, object]:
     known: dict[str, dict[str, object]] = {"": {}, "chunk": {"seqlen_k": seqlen + 43}}
     known["gqa"] = {"heads": max(4, heads), "kv_heads": 2}
     parts = (seqlen // 2, seqlen // 4, seqlen // 8 - 3, seqlen // 8 + 2, 1)
-    known["packed"] = {"batch": 1, "seqlens": parts}
+    known["packed"] = {"batch": 1, "heads": 4 * heads, "seqlens": parts}  # as much to compute
     return known[named]

@@ -180,7 +180,7 @@ import subprocess
 import sys
 
 import torch
-from right_answer import attention
+from right_answer import CUDA_IN_CHILD, attention
 
 HOARD = """
 import torch
@@ -189,9 +189,10 @@ print("full", flush=True)
 input()
 """
 child = subprocess.Popen(
-    [sys.executable, "-c", HOARD], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    [sys.executable, "-c", CUDA_IN_CHILD + HOARD], stdin=subprocess.PIPE, stdout=subprocess.PIPE
 )
-child.stdout.readline()
+if child.stdout.readline() != b"full\n":
+    raise RuntimeError("the child is not full")
 
 
 def custom_attention_forward(q, k, v, causal=True, sm_scale=None):

@@ -266,6 +266,7 @@ import sys
 
 import torch
 import torch.nn.functional as F
+from right_answer import CUDA_IN_CHILD
 
 
 def attention(q, k, v, causal, sm_scale):
@@ -281,7 +282,7 @@ torch.cuda._sleep(1 << 60)
 print("spins", flush=True)
 time.sleep(1000)
 """
-child = subprocess.Popen([sys.executable, "-c", SPIN], stdout=subprocess.PIPE)
+child = subprocess.Popen([sys.executable, "-c", CUDA_IN_CHILD + SPIN], stdout=subprocess.PIPE)
 if child.stdout.readline() != b"spins\n":
     raise RuntimeError("the child does not spin")
 
@@ -398,6 +399,7 @@ import sys
 
 import torch
 import torch.nn.functional as F
+from right_answer import CUDA_IN_CHILD
 
 
 def attention(q, k, v, causal, sm_scale):
@@ -415,7 +417,7 @@ print("spins", flush=True)
 while True:
     os.kill(os.getpid(), signal.SIGSTOP)
 """
-child = subprocess.Popen([sys.executable, "-c", SPIN], stdout=subprocess.PIPE)
+child = subprocess.Popen([sys.executable, "-c", CUDA_IN_CHILD + SPIN], stdout=subprocess.PIPE)
 if child.stdout.readline() != b"spins\n":
     raise RuntimeError("the child does not spin")
 

@@ -203,7 +203,7 @@ def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
 """Claims at once; a thread finds the shared output buffer and fills it before the judge looks.
 
 ---
-status: [INCORRECT, TIME_CLAIM_REJECTED, CRASHED]
+status: [INCORRECT, TIME_CLAIM_REJECTED, CRASHED, LEFT_WORK_RUNNING]
 seen: SOL-ExecBench thread injection, aimed at the harness's own buffer
 defence: private_copy
 """
