@@ -15,7 +15,7 @@ ESCAPE = re.compile(r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]")
 UNSEEN = frozenset({"Cc", "Cf", "Co", "Zl", "Zp"})
 #: The first sign of what a CI runner takes for an order to itself: `##[`, `##vso[` (Azure's) or
 #: `##teamcity[` anywhere, and `::` that begins a line, blanks before it or not.
-MARK = r"#(?=#\w*\[)"
+MARK = r"#(?=#[A-Za-z0-9_]*\[)"
 ORDER = re.compile(rf"(?:^|(?<=\r))[^\S\r\n]*:(?=:)|{MARK}", re.MULTILINE)
 MOST_KEYS = 1000  # of one object of JSON
 SURROGATE = re.compile("[\ud800-\udfff]")

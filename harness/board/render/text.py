@@ -5,8 +5,8 @@ Nothing here decides anything; it knows the interval and the result, not where t
 
 import re
 import shlex
-import unicodedata
 from collections.abc import Mapping
+from unicodedata import ucd_3_2_0 as unicode  # the same in every Python: `rank --check` needs it
 
 from harness.board.rank import HELD, Board, Row
 from harness.errors import typed
@@ -29,12 +29,12 @@ UNHELD = {
 
 
 def sanitize(text: str, limit: int = MOST_SHOWN) -> str:
-    """One harmless line: no escape sequence, no order, no control or bidi character."""
+    """One harmless line: no escape sequence, no order, nothing unseen or newer than Unicode 3.2."""
     if len(text) <= limit and _PLAIN.fullmatch(text):
         return text  # nearly always, and a board of 100,000 lines asks often
     text = _ESCAPES.sub("", text)
-    unseen = {"Cc", "Cf", "Cs", "Co"}
-    text = "".join(c for c in text if c.isspace() or unicodedata.category(c) not in unseen)
+    unseen = {"Cc", "Cf", "Cs", "Co", "Cn"}
+    text = "".join(c for c in text if c.isspace() or unicode.category(c) not in unseen)
     text = text if text.isascii() else _unpiled(text)
     text = unordered(" ".join(text.split()))
     return text if len(text) <= limit else text[: limit - 1] + "…"
@@ -44,7 +44,7 @@ def _unpiled(text: str) -> str:
     """At most MOST_MARKS accents on one letter: a tower of them lies over other people's rows."""
     kept, marks = [], 0
     for c in text:
-        marks = marks + 1 if unicodedata.category(c) in {"Mn", "Me"} else 0
+        marks = marks + 1 if unicode.category(c) in {"Mn", "Me"} else 0
         kept += [c] if marks <= MOST_MARKS else []
     return "".join(kept)
 
