@@ -22,18 +22,18 @@ from harness.process.sandbox import enter, readable
 
 
 def serve(line: socket.socket) -> None:
-    """Fork a worker for each message until the engine is gone."""
-    while True:
-        try:
-            message, fds = wire.receive_with_fds(line, max_fds=3)
-        except wire.PeerClosed:
-            return
+    """Fork a worker for each message until the engine is gone.
+
+    The fork reads it: what stood in one would be found in the memory of the next worker.
+    """
+    while line.recv(1, socket.MSG_PEEK):
         (told, tell), (adopted, until) = os.pipe(), os.pipe()
         if (between := os.fork()) == 0:
+            message, fds = wire.receive_with_fds(line, max_fds=3)
             line.close()
             fork_detached(message, fds, (told, tell, adopted, until))
         os.waitpid(between, 0)
-        for fd in (tell, adopted, until, *fds):
+        for fd in (tell, adopted, until):
             os.close(fd)
         with open(told, "rb") as answer:
             wire.send(line, {"pid": int(answer.read())})

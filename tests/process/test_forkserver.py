@@ -33,7 +33,7 @@ ROOT = Path(__file__).resolve().parents[2]
 MANIFEST = json.dumps({"name": "spy", "author": "a", "description": "d", "language": "pytorch"})
 #: Tells at import what a submission could see of the process that it was forked from.
 SPY = """
-import json, os, sys
+import ctypes, json, os, re, sys
 print("loaded", flush=True)
 from pathlib import Path
 links = []
@@ -46,7 +46,13 @@ try:
     outside = Path(OUTSIDE).read_text()
 except OSError as cause:
     outside = type(cause).__name__
-facts = {"env": dict(os.environ), "links": links, "session": os.getsid(0), "ppid": os.getppid(),
+found = 0  # of a manifest that was asked for before, in what was copied from the fork server
+for line in Path("/proc/self/maps").read_text().splitlines():
+    span, mode, _, device, *_ = line.split()
+    start, end = (int(x, 16) for x in span.split("-"))
+    if mode == "rw-p" and device == "00:00" and end - start < 1 << 28 and "[stack" not in line:
+        found += len(re.findall(b"a rival'[s]", ctypes.string_at(start, end - start)))
+facts = {"found": found, "env": dict(os.environ), "links": links, "session": os.getsid(0), "ppid": os.getppid(),
          "pid": os.getpid(), "argv": sys.argv, "cwd": os.getcwd(), "outside": outside,
          "first": Path("/proc/self/environ").read_text(), "threads": len(os.listdir("/proc/self/task")),
          "bytecode": [sys.dont_write_bytecode, sys.pycache_prefix]}
@@ -77,7 +83,13 @@ def forkserver(house: Path) -> Iterator[ForkServer]:
 each_level = pytest.mark.parametrize("level", [level for level in (0, 1, 2) if not lacking(level)])
 
 
-def start(forkserver: ForkServer | None, house: Path, folder: Path, level: int = 0) -> Child:
+def start(
+    forkserver: ForkServer | None,
+    house: Path,
+    folder: Path,
+    level: int = 0,
+    manifest: str = MANIFEST,
+) -> Child:
     """One worker that loads the spy; its cache is `folder`/cache."""
     places = {name: folder / name for name in ("cache", "scratch", "source")}
     for place in places.values():
@@ -89,7 +101,7 @@ def start(forkserver: ForkServer | None, house: Path, folder: Path, level: int =
     own_folder(places["cache"], os.geteuid() if uid is None else uid, 1)
     env = {"TRITON_INTERPRET": "1"}
     jail = Jail(**places, env=env, house=house, level=level, uid=uid, devices=())
-    words = ["--folder", str(places["source"]), "--manifest", MANIFEST, "--device", "cpu"]
+    words = ["--folder", str(places["source"]), "--manifest", manifest, "--device", "cpu"]
     words += ["--function", "custom_attention_forward", "--problem", "attention_forward"]
     return Child("harness.worker", words, jail, forkserver)
 
@@ -107,7 +119,8 @@ def facts_of(folder: Path) -> dict[str, Any]:
 
 @each_level
 def test_a_fork_is_bare(forkserver: ForkServer, house: Path, tmp_path: Path, level: int) -> None:
-    other = start(forkserver, house, tmp_path / "other", level)
+    rivals = json.dumps(json.loads(MANIFEST) | {"description": "a rival's " * 300})
+    other = start(forkserver, house, tmp_path / "other", level, rivals)
     child = start(forkserver, house, tmp_path / "mine", level)
     facts = facts_of(tmp_path / "mine")
     if level == 2:  # the first process of its namespaces is the one that we wait for
@@ -116,6 +129,7 @@ def test_a_fork_is_bare(forkserver: ForkServer, house: Path, tmp_path: Path, lev
         assert facts["pid"] == facts["session"] == child.pid
         assert facts["ppid"] == os.getpid()  # adopted: an exit code reaches the engine
     assert facts["argv"] == ["submission.py"]
+    assert facts["found"] == 0, "of whom it was asked for before nothing is left in its memory"
     assert facts["bytecode"] == [True, None], "it neither reads nor writes the fork server's"
     assert facts["env"]["HOME"] == str(tmp_path / "mine" / "cache")
     assert "PLANTED_SECRET" not in facts["env"]
