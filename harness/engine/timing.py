@@ -75,9 +75,11 @@ def run_block(state: State, case: Case, block: Block) -> bool:
     for name in alive:
         if state.record(name, case).status is not None:
             continue  # since this block began
-        turn = _turn(state, name, case, block, question)
-        if state.quiet.watches:  # it may have heated the chip
-            time.sleep(_rest_s(turn, longer_ms))
+        worker = state.workers[name]
+        starts, turn = worker.starts, _turn(state, name, case, block, question)
+        if state.quiet.watches:  # it may have heated the chip, and before its burst who began anew
+            rest_s = _rest_s(turn, longer_ms)
+            time.sleep(rest_s if worker.starts == starts else MOST_REST_S)
         if turn.rest_ms > state.facts.tolerance.rest_ms and block.index is not None:
             restless += [name] if _strike(state, name, case) else []
         woken += end_woken(state, case)

@@ -285,6 +285,21 @@ def test_behind_who_may_have_heated_the_chip_it_rests(
     assert bench.now_s == pytest.approx(rest_s)
 
 
+def test_behind_who_begins_anew_in_its_turn_it_rests(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At level 1 one that execs is loaded again, and what it computes then is in none of its times."""
+
+    def run_burst(state: State, name: str, *_: object) -> BurstReport:
+        state.workers[name].starts += 1
+        return BurstReport(status=Status.PASSED, calls_ms=(1.0, 1.0), t2_ms=3.0)
+
+    monkeypatch.setattr(timing, "run_burst", run_burst)
+    bench.state.quiet.watches = True
+    timing.run_block(bench.state, CASE, Block(Probe(CASE), ("mine",), None))
+    assert bench.now_s == pytest.approx(0.3)
+
+
 def test_a_trusted_one_that_waits_for_its_host_makes_nobody_elses_turn_a_short_one(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
