@@ -34,7 +34,7 @@ UNSOUND = frozenset({"hw_slowdown", "hw_thermal", "hw_power_brake"})
 UNSOUND_SHARE = 0.5  # of the readings
 UNSOUND_DRIFT = 0.10
 #: How an adapter refuses at its import: its library is missing or of the wrong version.
-LACKING = re.compile(r"\b(ImportError|ModuleNotFoundError): ")
+LACKING = re.compile(r"\b(ImportError|ModuleNotFoundError): ", re.ASCII)
 MIN_BLOCKS = 5  # an interrupted case with fewer keeps its samples and no figure
 
 

@@ -19,6 +19,7 @@ from harness.board.render.notes import Notes, conditions_of
 from harness.board.render.text import (
     FITTING,
     NEXT,
+    SINCE,
     milliseconds,
     next_step,
     place_text,
@@ -253,6 +254,8 @@ def test_no_order_to_a_terminal_or_a_runner_survives(text: str) -> None:
         ("\u202egnp.exe", "gnp.exe"),
         # Of Unicode 15: one Python knew it for an accent, another did not, and kept all of them.
         ("a" + "\U0001e08f" * 6 + "b", "ab"),
+        # Neither seen nor accents to Unicode 3.2: behind each the count of accents began anew.
+        *(("a" + f"\u0336{sign}" * 9 + "b", "a" + "\u0336" * 3 + "b") for sign in SINCE),
     ],
 )
 def test_known_tricks(dirty: str, clean: str) -> None:

@@ -20,6 +20,7 @@ _ESCAPES = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]P^_X].*?(?:\x07|\x1b\\|$)|\x1b.?|[\x80-\x9f]", re.DOTALL
 )
 _PLAIN = re.compile(r"[A-Za-z0-9_.,()%=/+-]+(?: [A-Za-z0-9_.,()%=/+-]+)*")
+SINCE = "\u00ad\u200b\u17b4\u17b5\u1885\u1886"  # unseen or an accent, since Unicode 3.2
 MOST_MARKS, MOST_SHOWN = 3, 400  # accents on one letter; letters of a reason
 DOUBT = "?"  # behind a place or a figure whose row was not judged
 UNHELD = {
@@ -33,11 +34,14 @@ def sanitize(text: str, limit: int = MOST_SHOWN) -> str:
     if len(text) <= limit and _PLAIN.fullmatch(text):
         return text  # nearly always, and a board of 100,000 lines asks often
     text = _ESCAPES.sub("", text)
-    unseen = {"Cc", "Cf", "Cs", "Co", "Cn"}
-    text = "".join(c for c in text if c.isspace() or unicode.category(c) not in unseen)
+    text = "".join(c for c in text if c.isspace() or not _unseen(c))
     text = text if text.isascii() else _unpiled(text)
     text = unordered(" ".join(text.split()))
     return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def _unseen(c: str) -> bool:
+    return unicode.category(c) in {"Cc", "Cf", "Cs", "Co", "Cn"} or c in SINCE
 
 
 def _unpiled(text: str) -> str:
@@ -153,7 +157,7 @@ FITTING = {
     Status.BAD_OUTPUT: {r"NoneType": "end the function with return and its tensor"},
     Status.CRASHED: {
         r"not compiled with CUDA|No CUDA GPUs|no NVIDIA": "no GPU is here: take q.device",
-        r"\.py:\d+: \w+: ": NEXT[Status.COMPILE_ERROR],
+        r"(?a)\.py:\d+: \w+: ": NEXT[Status.COMPILE_ERROR],
         r"exited with code": "let its calls return: nothing in them may end the process",
     },
     Status.IMPORT_ERROR: {
@@ -167,7 +171,7 @@ FITTING = {
         r"^claims ": (
             "leave the shape out, or widen claims: in its manifest.yaml once the kernel can"
         ),
-        r"^needs |needs an? [\w ]*GPU": "run it on such a GPU",
+        r"(?a)^needs |needs an? [\w ]*GPU": "run it on such a GPU",
         r"NotImplementedError": "its own code refuses this shape: implement it, or claim less",
     },
     Status.UNAVAILABLE: {r"^needs a GPU": "run it on such a GPU, or python run.py build NAME"},
