@@ -19,7 +19,7 @@ from pathlib import Path, PurePosixPath
 from typing import TypeVar, cast
 
 from harness.errors import SubmissionError, UsageError
-from harness.process.sandbox.folders import plain, remove_tree
+from harness.process.sandbox.folders import remove_tree
 from harness.process.text import SURROGATE, shown
 
 SKIPPED_DIRS = {"__pycache__", "steps", "build", "results"}
@@ -52,11 +52,6 @@ def unreadable(path: Path, why: Exception, error: type[Refusal]) -> Refusal:
     return cast("Refusal", told)
 
 
-def _open(path: str, flags: int) -> int:
-    """Nothing is waited for; `open` closes it again where it turns out to be a folder."""
-    return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
-
-
 def read_file(
     path: Path,
     most_bytes: int,
@@ -66,24 +61,34 @@ def read_file(
 ) -> bytes:
     """The content of one regular file, or (`links`) of what a link leads to; else raise `error`.
 
-    A FIFO, a device or a file that another process holds a lease on is told of, never waited for.
+    A FIFO, a device or a file that another process holds a lease on is told of, never waited for,
+    and what is none or lies elsewhere is not opened: a device could take that for an order.
     within: what was opened must lie there; a name may lead elsewhere since it was looked at.
     """
     try:
-        with open(path, "rb", opener=_open if links else plain) as file:
-            told = os.fstat(file.fileno())
-            if within and not _opened(file.fileno(), path).is_relative_to(within):
+        fd = os.open(path, os.O_PATH | (0 if links else os.O_NOFOLLOW))
+        try:
+            told = os.fstat(fd)
+            if stat.S_ISLNK(told.st_mode):
+                raise fault(path, "is a link", "put the file in its place", error=error)
+            if within and not _opened(fd, path).is_relative_to(within):
                 raise _leads_out(path, error)
             if not stat.S_ISREG(told.st_mode):
                 raise fault(path, "is no regular file", "put a file in its place", error=error)
             if told.st_size > most_bytes:
                 said = f"{told.st_size} bytes, at most {most_bytes}"
                 raise fault(path, said, "make it shorter", error=error)
-            return file.read(told.st_size)  # 0 of what the system makes up, which may be late
+            with open(f"/proc/self/fd/{fd}", "rb", opener=_at_once) as file:
+                return file.read(told.st_size)  # 0 of what the system makes up, which may be late
+        finally:
+            os.close(fd)
     except (OSError, ValueError) as cause:  # ValueError: a null character in the name
-        if not links and os.path.islink(path):
-            raise fault(path, "is a link", "put the file in its place", error=error) from None
         raise unreadable(path, cause, error) from None
+
+
+def _at_once(path: str, flags: int) -> int:
+    """For `open`: nothing is waited for."""
+    return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
 
 
 def _opened(fd: int, path: Path) -> Path:

@@ -402,6 +402,34 @@ def test_a_file_that_becomes_a_link_while_it_is_read(
         source_files.read(tmp_path / "x", ["a.txt"])
 
 
+def test_what_is_no_file_of_a_folder_is_not_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The manifest was a link to a device of the host, or to a pipe: to open one may be an order."""
+    (tmp_path / "x").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "file").write_text("secret")
+    opened: list[str] = []
+    really = os.open
+
+    def noted(path: Path | str, flags: int) -> int:
+        opened.extend([] if flags & os.O_PATH else [os.path.realpath(path)])
+        return really(path, flags)
+
+    monkeypatch.setattr(source_files.os, "open", noted)
+    for target in ("pipe", "file"):
+        link = tmp_path / "x" / target
+        link.symlink_to(tmp_path / target)
+        with pytest.raises(SubmissionError, match="links out of its folder"):
+            source_files.read(tmp_path / "x", [target])
+        assert str(tmp_path / target) not in opened
+    with pytest.raises(SubmissionError, match="is no regular file"):
+        source_files.read_file(tmp_path / "pipe", 9)
+    assert str(tmp_path / "pipe") not in opened
+    assert source_files.read_file(tmp_path / "file", 9) == b"secret"
+    assert str(tmp_path / "file") in opened, "a file is, once"
+
+
 @pytest.mark.parametrize("step", ["_entries_of", "load_entrant"])
 def test_a_folder_that_may_not_be_entered_fails_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
