@@ -337,7 +337,10 @@ class Child:
                 return
             process_tree.signal_tree(self.pid, number)  # what left the session is still below it
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.pid, number)
+                try:
+                    os.killpg(self.pid, number)
+                except ProcessLookupError:  # it has only begun, and leads no group yet
+                    os.kill(self.pid, number)
 
 
 def sandbox_rules(jail: Jail) -> enter.Rules:
