@@ -235,16 +235,15 @@ def time_ms(
     soonest = min(ended.values())
     soonest_or_none = soonest if soonest < suite.blocks else None
     problem = get_problem(suite.problem)
-    plan = plan_case(suite, case, problem, [BASE], random.Random(seed), soonest_or_none)
-    total = (len(plan) + CHECK_BURSTS) * (noise.turn_ms(slower[BASE]) + noise.gap_ms)
-    for name, last in ended.items():
-        timed, turns = 0, CHECK_BURSTS
-        for block in plan:
-            if timed == last < suite.blocks:
-                break
-            turns += 1
-            timed += block.timed
+    names = {BASE: suite.blocks} | ended
+    plan = plan_case(suite, case, problem, [*names], random.Random(seed), soonest_or_none)
+    total = 0.0
+    for name, last in names.items():
+        met = [turn for block in plan if block.index < last for turn in block.turns]
+        turns = CHECK_BURSTS + sum(turn.name == name for turn in met)
         total += turns * noise.turn_ms(slower[name])
+        if name == BASE:
+            total += turns * noise.gap_ms
     return total
 
 

@@ -9,7 +9,7 @@ now, is in again, and gets the blocks that it missed.
 """
 
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from harness.engine.burst import settle
 from harness.engine.events import Progress
@@ -113,10 +113,10 @@ class AdaptiveRun:
             beyond = lane.timed >= self.state.suite.blocks
             if beyond and time.monotonic() - self.started > self.state.rule.time_limit_s:
                 return False
-            while True:  # the next timed block, and whatever untimed ones lie before it
+            while True:  # the next timed block, and warm-up before it
                 if not lane.planned:
                     asked = lane.case, self.state.problem, self.running, self.state.rng
-                    lane.planned = further_block(*asked, lane.next_index)
+                    lane.planned = [further_block(*asked, lane.next_index)]
                     lane.next_index += 1
                 if self._run_next(lane):
                     break
@@ -128,12 +128,11 @@ class AdaptiveRun:
     def _run_next(self, lane: CaseProgress) -> bool:
         """The next planned block, of those who are in; whether it was timed."""
         block = lane.planned.pop(0)
-        order = tuple(name for name in block.order if name in self.running)
-        counts = run_block(self.state, lane.case, replace(block, order=order))
-        if block.alone and not counts:  # who leaves at the next look has met a call by itself
+        counts = run_block(self.state, lane.case, block.of(self.running))
+        if not counts:  # who leaves at the next look has met a call by itself
             following = next((n for n, each in enumerate(lane.planned) if each.timed), None)
             if following is not None:
-                lane.planned[following] = replace(lane.planned[following], alone=True, odd=None)
+                lane.planned[following] = lane.planned[following].asking_alone(block.alone)
         lane.timed += block.timed
         return block.timed
 

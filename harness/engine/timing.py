@@ -17,7 +17,7 @@ from harness.engine.events import Progress
 from harness.engine.processes.judge_client import BurstOptions
 from harness.engine.run_state import State
 from harness.measure import stats, verdict
-from harness.measure.plan import Block, further_block, plan_case
+from harness.measure.plan import Block, Turn, further_block, plan_case
 from harness.measure.stopping import level_of
 from harness.measure.two_clocks import OVERTOLD, ClockCheck
 from harness.measure.verdict import Evidence
@@ -55,32 +55,30 @@ def time_case(state: State, case: Case) -> None:
 
 
 def run_block(state: State, case: Case, block: Block) -> bool:
-    """One kind of secret inputs, every entrant's turn on values of its own; whether it counts.
+    """Every entrant's turn on secret values of its own; whether it counts.
 
     A block beside a process that is none of this run counts for nobody, nor one in which an entrant
     ran while it was stopped.
     """
-    alive = [name for name in block.order if state.record(name, case).status is None]
+    alive = [each for each in block.turns if state.record(each.name, case).status is None]
     if strangers := _wait_until_alone(state) if alive else []:
         why = f"on the GPU, and none of this run: process {', '.join(strangers)}"
         state.fail_all(case, Status.CONTENDED, why)
         return False
-    label = f"block/{case.name}/{block.index}/{state.rng.getrandbits(64):x}"
-    question = Question(block.probe, label, case.burst, timed=True)
     # the least of the trusted: one of them may wait for its host, and heat nothing meanwhile
     turns_ms = ([s.t2_ms for s in samples] for samples in state.trusted(case).values() if samples)
     longer_ms = LONGER * min(map(stats.median, turns_ms), default=0.0)
     woken: list[str] = []
     restless: list[str] = []
-    for name in alive:
+    for asked in alive:
+        name, worker = asked.name, state.workers[asked.name]
         if state.record(name, case).status is not None:
             continue  # since this block began
-        worker = state.workers[name]
-        starts, turn = worker.starts, _turn(state, name, case, block, question)
+        starts, turn = worker.starts, _turn(state, asked, case, block)
         if state.quiet.watches:  # it may have heated the chip, and before its burst who began anew
             rest_s = _rest_s(turn, longer_ms)
             time.sleep(rest_s if worker.starts == starts else MOST_REST_S)
-        if turn.rest_ms > state.facts.tolerance.rest_ms and block.index is not None:
+        if turn.rest_ms > state.facts.tolerance.rest_ms and asked.counts:
             restless += [name] if _strike(state, name, case) else []
         woken += end_woken(state, case)
         if strangers := state.quiet.strangers(state.workers.values()):
@@ -95,22 +93,24 @@ def run_block(state: State, case: Case, block: Block) -> bool:
     return not (strangers or woken or restless)
 
 
-def _turn(state: State, name: str, case: Case, block: Block, question: Question) -> BurstReport:
-    """A burst, and in some blocks one of a single call; what took how long in both together."""
+def _turn(state: State, asked: Turn, case: Case, block: Block) -> BurstReport:
+    """A burst, and in some turns one of a single call; what took how long in both together."""
+    name, label = asked.name, f"block/{case.name}/{block.index}/{state.rng.getrandbits(64):x}"
+    question = Question(asked.probe, label, case.burst, timed=True)
     preheat_ms = 0 if name == state.roles.null else state.suite.heat_ms
     mine = state.workers[name].entrant.kind is Kind.SUBMISSION
-    compare = block.timed and mine and to_compare(state, name, case)
+    compare = block.timed and asked.counts and mine and to_compare(state, name, case)
     options = BurstOptions(preheat_ms=preheat_ms, compare=compare)
     reply = run_burst(state, name, question, state.limits.burst_s, options)
     if reply is None:
         return BurstReport(status=Status.INTERRUPTED)
-    single, probe = None, block.probe if block.alone else block.odd
+    single, probe = None, asked.probe if asked.alone else asked.odd
     if probe and name != state.roles.null and reply.status is Status.PASSED:
         one_call = replace(question, probe=probe, label=f"{question.label}/alone", calls=1)
-        beside = BurstOptions(compare=mine and block.alone)  # any right needle is a library's
+        beside = BurstOptions(compare=mine and asked.alone)  # any right needle is a library's
         single = run_burst(state, name, one_call, state.limits.burst_s, beside)
     with blamed(state, name):
-        _take(state, name, case, block, reply, single)
+        _take(state, asked, case, block, reply, single)
     if single is None:
         return reply
     less_ms, rest_ms = sorted((reply.rest_ms, single.rest_ms))  # a slow host is as slow twice
@@ -176,37 +176,37 @@ def to_compare(state: State, name: str, case: Case) -> bool:
 
 def _take(
     state: State,
-    name: str,
+    asked: Turn,
     case: Case,
     block: Block,
     reply: BurstReport,
     single: BurstReport | None = None,
 ) -> None:
     """Keep one burst's sample, with what a call by itself took behind it, or its failure."""
+    name, timed = asked.name, block.timed and asked.counts
     if name == state.roles.null:
-        if block.index is not None and block.timed:
+        if timed:
             state.null_gaps_ms.setdefault(case.name, []).append(reply.t2_ms - sum(reply.calls_ms))
         return
     known = state.record(name, case)
-    for told, asked in ((reply, block.probe), (single, block.odd or block.probe)):
+    for told, probe in ((reply, asked.probe), (single, asked.odd or asked.probe)):
         if told is None:
             continue
         if told.status is not Status.PASSED:
-            known.fail(told.status, f"{told.message} ({asked.label})", told.mismatch)
+            known.fail(told.status, f"{told.message} ({probe.label})", told.mismatch)
             return
         if told.error:  # of the call by itself too: it may be a rougher one
             known.saw(told.error)
         for library, share in told.likeness.items():  # the largest that was seen
             known.likeness[library] = max(share, known.likeness.get(library, 0.0))
-    alone = single if block.alone else None  # of odd values: on no clock
+    alone = single if asked.alone else None  # of odd values: on no clock
     if alone and (error := _rougher(state.problem.limits(case.dtype).rel_l2, known, reply, alone)):
         known.fail(Status.TIME_CLAIM_REJECTED, f"{ROUGH}: {error:.1e}")
         return
     if min(reply.calls_ms, default=0.0) < LEAST_MS:
         known.fail(Status.TIME_CLAIM_REJECTED, "claims that a call took no time at all")
         return
-    if block.timed:
-        assert block.index is not None
+    if timed:
         seen = {name: getattr(reply, name) for name in ("calls_ms", "t2_ms", "rest_ms")}
         seen |= {"sm_mhz": state.monitor.sm_mhz(), "alone_ms": alone.t2_ms if alone else None}
         sample = Sample(block=block.index, **seen)
@@ -242,8 +242,7 @@ def repeat_disturbed(state: State, case: Case, names: Sequence[str]) -> int:
     alone, extra = state.facts.tolerance.alone_blocks > 0, 0  # it may have been the only one
     while extra < again + state.woken.get(case.name, 0):
         asked = case, state.problem, names, state.rng, state.suite.blocks + extra, alone
-        for block in further_block(*asked):
-            run_block(state, case, block)
+        run_block(state, case, further_block(*asked))
         extra += 1
     if (contended := state.contended.get(case.name, 0)) > EXTRA_SHARE * state.suite.blocks:
         why = f"other processes took the GPU in {contended} blocks"

@@ -1,37 +1,62 @@
 """Suite × entrants → bursts in an order nobody can foresee. Pure: all chance comes from `rng`."""
 
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 
 from harness.problems import Problem
 from harness.problems.base import Probe
 from harness.schema import Case, Suite
 
-AUDIT_SHARE = 1 / 6  # of the blocks, beside which lies an audit
+AUDIT_SHARE = 1 / 6  # of an entrant's turns, before which lies an audit
 #: Of the calls by themselves in blocks that run again: friends had seven repeated, and five of
 #: them that met few odd values hid overlap which gave 4 % on an H200.
 ODD_SHARE = 2 / 3
 
 
 @dataclass(frozen=True)
-class Block:
-    """One kind of secret inputs that every entrant meets, each with its own values, in this order.
+class Turn:
+    """One burst of one entrant, on secret values of its own. To a worker all look alike."""
 
-    `index` numbers the timed blocks from 0; warm-up blocks are negative and audits None. To a
-    worker all three look alike.
+    name: str
+    probe: Probe
+    counts: bool = True  # else an audit, or there to hide what its call by itself is asked
+    alone: bool = False  # behind the burst comes one of a single call
+    odd: Probe | None = None  # else: the same, of these values and on no clock
+
+
+@dataclass(frozen=True)
+class Block:
+    """One turn of every entrant that counts, behind audits of some, in this order.
+
+    What an entrant is asked is drawn for it alone: a friend that had its turn can tell it nothing.
+    `index` numbers the timed blocks from 0; warm-up blocks are negative.
     """
 
-    probe: Probe
-    order: tuple[str, ...]
-    index: int | None
-    alone: bool = False  # behind each burst comes one of a single call
-    odd: Probe | None = None  # else: the same, of these values and on no clock
+    turns: tuple[Turn, ...]
+    index: int
 
     @property
     def timed(self) -> bool:
         """Whether its samples count."""
-        return self.index is not None and self.index >= 0
+        return self.index >= 0
+
+    @property
+    def alone(self) -> set[str]:
+        """Whose call by itself is on the clock."""
+        return {turn.name for turn in self.turns if turn.alone}
+
+    def of(self, names: Collection[str]) -> "Block":
+        """The same for `names` only."""
+        return replace(self, turns=tuple(turn for turn in self.turns if turn.name in names))
+
+    def asking_alone(self, names: Collection[str]) -> "Block":
+        """The same with a call by itself of `names` on the clock."""
+        each = (
+            replace(turn, alone=True, odd=None) if turn.counts and turn.name in names else turn
+            for turn in self.turns
+        )
+        return replace(self, turns=tuple(each))
 
 
 def hidden_blocks(suite: Suite) -> int:
@@ -48,30 +73,38 @@ def plan_case(
     soonest: int | None = None,
     alone: int = 0,
 ) -> list[Block]:
-    """Blocks of one case: warm-up, then timed blocks with the audits hidden among them.
+    """Blocks of one case: warm-up, then timed blocks with the audits hidden in them.
 
-    Each of them and each odd call by itself is chance: who met some never knows that none is left.
+    Each of these and each odd call by itself is chance, and drawn for each entrant: who met some
+    never knows that none is left, and nobody knows when others meet theirs.
     `soonest`: entrants may leave after so many timed blocks, so one audit lies before that, and
     before it are the `alone` blocks in which calls are made by themselves: the first one, for
     whoever is stopped soon, and others.
     """
-    early = range(1, min(soonest or suite.blocks, suite.blocks))
-    single = {0, *rng.sample(early, min(alone - 1, len(early)))} if alone else set()
-    normal = Probe(case, "normal", problem.kwargs(case))
+    normal, audits = Probe(case, "normal", problem.kwargs(case)), problem.audits(case)
     plan = [
-        Block(normal, shuffled(entrants, rng), -1 - n, alone > 0)  # the first two take longer
-        for n in range(suite.warmup_blocks)
+        Block(
+            tuple(Turn(name, normal, alone=alone > 0) for name in shuffled(entrants, rng)), -1 - n
+        )
+        for n in range(suite.warmup_blocks)  # the first two take longer
     ]
-    audits = problem.audits(case)
     share = min(len(audits), max(1, suite.blocks // 6)) / suite.blocks
-    asked = {n for n in range(suite.blocks) if rng.random() < share}
-    if audits and min(asked, default=suite.blocks) >= (first := soonest or suite.blocks):
-        asked.add(rng.randrange(first))
+    early, first = range(1, min(soonest or suite.blocks, suite.blocks)), soonest or suite.blocks
+    single, asked = dict[str, set[int]](), dict[str, set[int]]()
+    for name in entrants:
+        single[name] = {0, *rng.sample(early, min(alone - 1, len(early)))} if alone else set()
+        asked[name] = {n for n in range(suite.blocks) if rng.random() < share}
+        if audits and min(asked[name], default=suite.blocks) >= first:
+            asked[name].add(rng.randrange(first))
     for n in range(suite.blocks):
-        odd = rng.choice(audits) if single and n not in single and rng.random() < share else None
-        if n in asked:
-            plan.append(Block(rng.choice(audits), shuffled(entrants, rng), None))
-        plan.append(Block(normal, shuffled(entrants, rng), n, n in single, odd))
+        turns = []
+        for name in shuffled(entrants, rng):
+            counted = Turn(name, normal, alone=n in single[name])
+            if single[name] and not counted.alone and audits and rng.random() < share:
+                counted = replace(counted, odd=rng.choice(audits))
+            audit = [Turn(name, rng.choice(audits), counts=False)] if n in asked[name] else []
+            turns.append([*audit, counted])
+        plan.append(Block(_mixed(turns, rng), n))
     return plan
 
 
@@ -82,19 +115,38 @@ def further_block(
     rng: random.Random,
     index: int,
     alone: bool = False,
-) -> list[Block]:
-    """One more timed block, behind audits as often as among the planned ones.
+) -> Block:
+    """One more timed block, with audits as often as in the planned ones.
 
     alone: with a call by itself, behind others of the same kind whose call has odd values, and
     no chance to tell which it will be.
     """
-    normal, found = Probe(case, "normal", problem.kwargs(case)), list[Block]()
-    audits = problem.audits(case)
-    while audits and rng.random() < AUDIT_SHARE:
-        found.append(Block(rng.choice(audits), shuffled(entrants, rng), None))
-    while audits and alone and rng.random() < ODD_SHARE:
-        found.append(Block(normal, shuffled(entrants, rng), None, odd=rng.choice(audits)))
-    return [*found, Block(normal, shuffled(entrants, rng), index, alone)]
+    normal, audits = Probe(case, "normal", problem.kwargs(case)), problem.audits(case)
+    turns = []
+    for name in shuffled(entrants, rng):
+        before = list[Turn]()
+        while audits and rng.random() < AUDIT_SHARE:
+            before.append(Turn(name, rng.choice(audits), counts=False))
+        while audits and alone and rng.random() < ODD_SHARE:
+            before.append(Turn(name, normal, counts=False, odd=rng.choice(audits)))
+        turns.append([*before, Turn(name, normal, alone=alone)])
+    return Block(_mixed(turns, rng), index)
+
+
+def _mixed(each: Sequence[Sequence[Turn]], rng: random.Random) -> tuple[Turn, ...]:
+    """One block of the turns of `each`, whose last one counts: firsts in that order, others later.
+
+    So a first turn tells by its place no more than by its values what it is, and who had an audit
+    is not spared the next. Behind the turn that counts lies none: whose first was as usual would
+    know that the second is not.
+    """
+    turns = [mine[0] for mine in each]
+    for first, *later in each:
+        at = next(n for n, turn in enumerate(turns) if turn is first)  # others may be equal
+        for turn in later:
+            at = rng.randint(at + 1, len(turns))
+            turns.insert(at, turn)
+    return tuple(turns)
 
 
 def shuffled(names: Sequence[str], rng: random.Random) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +17,7 @@ from harness.engine.events import Observer
 from harness.engine.guards.quiet import Quiet
 from harness.engine.run_state import Roles, State
 from harness.engine.timing import to_compare
-from harness.measure.plan import Block
+from harness.measure.plan import Block, Turn
 from harness.measure.two_clocks import GPU_TOLERANCE
 from harness.measure.verdict import Evidence
 from harness.problems import get_problem
@@ -158,6 +158,11 @@ BLOCKS = 12
 NAMES = ("base", "mine", "null")
 
 
+def one_block(names: Sequence[str], index: int, **how: Any) -> Block:
+    """A turn of each; `how`: what its call by itself is."""
+    return Block(tuple(Turn(name, Probe(CASE), **how) for name in names), index)
+
+
 class Bench:
     """A State whose turns take a millisecond a call; `strangers[n]` is what is seen at the n-th look."""
 
@@ -225,7 +230,7 @@ class Bench:
         self.state.workers[name].child.ran_paused.return_value = "it ran"  # type: ignore[attr-defined]
 
     def run(self, index: int) -> None:
-        timing.run_block(self.state, CASE, Block(Probe(CASE), NAMES, index))
+        timing.run_block(self.state, CASE, one_block(NAMES, index))
 
     def blocks_of(self, name: str) -> list[int]:
         return [sample.block for sample in self.state.record(name, CASE).samples]
@@ -281,7 +286,7 @@ def test_behind_who_may_have_heated_the_chip_it_rests(
     slow = reply.model_copy(update=told)
     monkeypatch.setattr(timing, "run_burst", lambda *_: slow)
     bench.state.quiet.watches = True
-    timing.run_block(bench.state, CASE, Block(Probe(CASE), ("mine",), None))
+    timing.run_block(bench.state, CASE, one_block(("mine",), -1))
     assert bench.now_s == pytest.approx(rest_s)
 
 
@@ -296,7 +301,7 @@ def test_behind_who_begins_anew_in_its_turn_it_rests(
 
     monkeypatch.setattr(timing, "run_burst", run_burst)
     bench.state.quiet.watches = True
-    timing.run_block(bench.state, CASE, Block(Probe(CASE), ("mine",), None))
+    timing.run_block(bench.state, CASE, one_block(("mine",), -1))
     assert bench.now_s == pytest.approx(0.3)
 
 
@@ -310,7 +315,7 @@ def test_a_trusted_one_that_waits_for_its_host_makes_nobody_elses_turn_a_short_o
     hot = BurstReport(status=Status.PASSED, calls_ms=(1.0, 1.0), t2_ms=240.0)
     monkeypatch.setattr(timing, "run_burst", lambda *_: hot)
     bench.state.quiet.watches = True
-    timing.run_block(bench.state, CASE, Block(Probe(CASE), ("mine",), None))
+    timing.run_block(bench.state, CASE, one_block(("mine",), -1))
     assert bench.now_s == pytest.approx(0.3)
 
 
@@ -319,7 +324,7 @@ def test_a_slow_host_is_no_worse_for_being_asked_twice(
 ) -> None:
     reply = BurstReport(status=Status.PASSED, calls_ms=(1.0, 1.0), t2_ms=3.0, rest_ms=26.0)
     monkeypatch.setattr(timing, "run_burst", lambda *_: reply)
-    timing.run_block(bench.state, CASE, Block(Probe(CASE), ("mine",), 0, alone=True))
+    timing.run_block(bench.state, CASE, one_block(("mine",), 0, alone=True))
     assert bench.state.record("mine", CASE).restless == 0
 
 
@@ -336,13 +341,13 @@ def test_a_call_by_itself_follows_the_bursts_of_some_blocks(
 
     monkeypatch.setattr(timing, "run_burst", run_burst)
     bench.calls_ms = (0.5, 0.5)
-    block = Block(Probe(CASE), NAMES, 0, alone=True)
+    block = one_block(NAMES, 0, alone=True)
     timing.run_block(bench.state, CASE, block)
     assert asked == [("base", 2), ("base", 1), ("mine", 2), ("mine", 1), ("null", 2)]
     assert bench.state.woken == {"c": 1}, "what it does beside a single call counts, too"
-    timing.run_block(bench.state, CASE, replace(block, order=("base",)))
+    timing.run_block(bench.state, CASE, block.of(["base"]))
     assert [s.alone_ms for s in bench.state.record("base", CASE).samples] == [1.5]
-    timing.run_block(bench.state, CASE, Block(Probe(CASE), ("base",), 1))
+    timing.run_block(bench.state, CASE, one_block(("base",), 1))
     assert [s.alone_ms for s in bench.state.record("base", CASE).samples] == [1.5, None]
 
 
@@ -369,7 +374,7 @@ def test_the_error_of_a_call_by_itself_counts(
 
     monkeypatch.setattr(timing, "run_burst", run_burst)
     bench.calls_ms = (0.5, 0.5)
-    timing.run_block(bench.state, CASE, Block(Probe(CASE), ("mine",), 0, alone=True))
+    timing.run_block(bench.state, CASE, one_block(("mine",), 0, alone=True))
     known = bench.state.record("mine", CASE)
     assert known.status is status
     assert known.worst == errors[1]
@@ -402,7 +407,7 @@ def test_calls_by_themselves_are_held_beside_libraries(
     monkeypatch.setattr(timing, "run_burst", run_burst)
     monkeypatch.setattr(timing, "to_compare", lambda *_: True)
     bench.calls_ms = (0.5, 0.5)
-    timing.run_block(bench.state, CASE, Block(Probe(CASE), (name,), 0, **how))
+    timing.run_block(bench.state, CASE, one_block((name,), 0, **how))
     held = name == "mine" and "alone" in how
     assert compared == {2: name == "mine", 1: held}
     found = bench.state.record(name, CASE).likeness
@@ -417,9 +422,39 @@ def test_who_fails_in_a_call_by_itself_has_failed(
         return bench.run_burst(state, name).model_copy(update=wrong)
 
     monkeypatch.setattr(timing, "run_burst", run_burst)
-    timing.run_block(bench.state, CASE, Block(Probe(CASE), ("mine",), 0, alone=True))
+    timing.run_block(bench.state, CASE, one_block(("mine",), 0, alone=True))
     known = bench.state.record("mine", CASE)
     assert (known.status, known.samples) == (Status.INCORRECT, [])
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_an_audit_is_checked_and_on_no_clock(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, wrong: bool
+) -> None:
+    """It lies before the turn that counts, in one's own block; each of both has values of its own."""
+    odd, labels = Probe(CASE, "large_logits"), list[str]()
+
+    def run_burst(state: State, name: str, question: Question, *_: object) -> BurstReport:
+        labels.append(question.label)
+        told: dict[str, object] = {"rest_ms": 60.0 if question.probe is odd else 0.0}
+        if wrong and question.probe is odd:
+            told = {"status": Status.NONFINITE, "message": "NaN"}
+        return bench.run_burst(state, name).model_copy(update=told)
+
+    monkeypatch.setattr(timing, "run_burst", run_burst)
+    block = Block((Turn("mine", odd, counts=False), Turn("mine", Probe(CASE))), 3)
+    assert timing.run_block(bench.state, CASE, block)
+    known = bench.state.record("mine", CASE)
+    if wrong:
+        assert (known.status, known.reason, known.samples) == (
+            Status.NONFINITE,
+            f"NaN ({odd.label})",
+            [],
+        )
+        assert len(labels) == 1, "nobody is asked behind its failure"
+    else:
+        assert [sample.block for sample in known.samples] == [3]
+        assert (known.restless, len(set(labels))) == (0, 2)
 
 
 @pytest.mark.parametrize("wrong", [False, True])
@@ -438,7 +473,7 @@ def test_a_call_by_itself_of_odd_values_is_checked_and_on_no_clock(
         return bench.run_burst(state, name).model_copy(update=told)
 
     monkeypatch.setattr(timing, "run_burst", run_burst)
-    timing.run_block(bench.state, CASE, Block(Probe(CASE), ("mine",), 0, odd=odd))
+    timing.run_block(bench.state, CASE, one_block(("mine",), 0, odd=odd))
     known = bench.state.record("mine", CASE)
     assert asked == [("normal", 2), ("large_logits", 1)]
     if wrong:
@@ -550,8 +585,9 @@ def test_calls_by_themselves_of_repeated_blocks_are_more_often_odd_than_not(
     monkeypatch.setattr(timing, "run_block", lambda state, case, block: seen.append(block))
     bench.state.woken["c"] = 200
     timing.repeat_disturbed(bench.state, CASE, NAMES)
-    assert sum(block.alone for block in seen) == sum(block.timed for block in seen) == 200
-    assert 300 < sum(block.odd is not None for block in seen) < 500
+    assert [len(block.alone) for block in seen if block.timed] == [len(NAMES)] * 200
+    odd = sum(turn.odd is not None for block in seen for turn in block.turns)
+    assert 300 * len(NAMES) < odd < 500 * len(NAMES)
 
 
 def test_only_baselines_that_have_not_failed_are_trusted_and_the_control_comes_first(
