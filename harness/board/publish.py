@@ -8,7 +8,6 @@ there: the committed one stays as it is. A board that is named with --board hold
 
 import errno
 import os
-import re
 import sys
 import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -94,15 +93,13 @@ def publish(
         print(plain_text(f"left as it is: {error.message}"), file=sys.stderr)
     notes = _notes(place.root, board, files)
     shown = {i: f"docs/{name}" for i, (name, _) in drawn.items()}
-    files[place.board] = markdown.render(board, shown, place.home)
+    alone = is_project(place.root) and not os.path.isfile(place.root / "run.py")  # no checkout
+    files[place.board] = markdown.render(board, shown, None if alone else place.home)
     files |= {place.board.parent / "docs" / name: drawing for name, drawing in drawn.values()}
     links = _links(results_dir, place, board, heads)
     files[place.board.with_suffix(".html")] = page.render(board, history(heads), notes, links)
-    if is_project(place.root) and not os.path.isfile(place.root / "run.py"):
-        # no checkout: neither run.py nor our docs/ are there
-        text = re.sub(r" How to read the rest:\s*\[[^]]+\]\([^)]+\)\.", "", files[place.board])
-        text = re.sub(r"\[([^][]+)\]\((?:\.\./)*docs/[^)]+\.md(?:#[^)]*)?\)", r"\1", text)
-        files[place.board] = text.replace("python run.py", "attnboard")
+    if alone:
+        files[place.board] = files[place.board].replace("python run.py", "attnboard")
     return board, bad, files
 
 
@@ -141,10 +138,14 @@ def _notes(root: Path, board: Leaderboard, fresh: Mapping[Path, str]) -> dict[st
     folders = [*layers(root / "baselines")[::-1], *layers(root / "submissions")[::-1]]
     for row in (row for one in board.boards for row in one.rows):
         for home in (folder.resolve() for folder in folders):
-            path = Path(os.path.realpath(home / row.entry / "NOTES.md"))  # of a circle itself
-            if path.is_relative_to(home) and os.path.isfile(path):  # no folder that is shut
+            folder = Path(os.path.realpath(home / row.entry))  # of a circle itself
+            path = folder / "NOTES.md"
+            if not folder.is_relative_to(home) or os.path.islink(path):  # it may lead to anybody's
+                continue
+            if os.path.isfile(path):  # no folder that is shut
+                asked = path, MOST_NOTES_BYTES, SubmissionError, folder
                 try:
-                    notes = fresh.get(path, "").encode() or read_file(path, MOST_NOTES_BYTES)
+                    notes = fresh.get(path, "").encode() or read_file(*asked, links=False)
                     found[row.entry] = quoted.without_marks(notes.decode(errors="replace"))
                 except SubmissionError:
                     found[row.entry] = f"(over {MOST_NOTES_BYTES >> 10} KiB or unreadable)"

@@ -74,9 +74,11 @@ def documents(root: Path, leaderboard: Leaderboard) -> tuple[dict[Path, str], li
         text, own = "", path.name != "NOTES.md"
         if path.is_symlink() and not own:
             continue
+        # Where it is written is looked up before it is read: a link may take its place meanwhile.
+        place = path.parent.resolve() / path.name if not own else path.resolve()
         try:
-            if text := _quoting(path, root, MOST_PAGE_BYTES if own else MOST_BYTES):
-                found[path.resolve()] = filled(text, leaderboard, path, root / "configs")
+            if text := _quoting(place, root, MOST_PAGE_BYTES if own else MOST_BYTES):
+                found[place] = filled(text, leaderboard, path, root / "configs")
         except UsageError as error:
             if own and text:
                 raise
@@ -86,7 +88,7 @@ def documents(root: Path, leaderboard: Leaderboard) -> tuple[dict[Path, str], li
 
 def _quoting(path: Path, root: Path, most_bytes: int) -> str:
     """The text of a document that asks something, else an empty one."""
-    body = read_file(path, most_bytes, UsageError, within=root.resolve())
+    body = read_file(path, most_bytes, UsageError, within=root.resolve(), links=False)
     if START.encode() not in body:
         return ""
     try:

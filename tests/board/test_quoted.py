@@ -294,6 +294,26 @@ def test_notes_that_ask_wrongly_stop_nobody(tmp_path: Path) -> None:
         quoted.documents(tmp_path, BOARD)
 
 
+def test_notes_are_written_where_they_were_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A link that took their place meanwhile had their author's words written over the harness."""
+    notes, harness = tmp_path / "submissions" / "evil" / "NOTES.md", tmp_path / "harness.py"
+    notes.parent.mkdir(parents=True)
+    notes.write_text("<!-- board fa3: fast -->?<!-- end -->")
+    harness.write_text("ours")
+    really = quoted.filled
+
+    def exchanged(*asked: Any) -> str:
+        notes.unlink()
+        notes.symlink_to(harness)
+        return really(*asked)
+
+    monkeypatch.setattr(quoted, "filled", exchanged)
+    files, _ = quoted.documents(tmp_path, BOARD)
+    assert list(files) == [notes]
+
+
 def test_a_folder_whose_name_is_none_asks_nothing(tmp_path: Path) -> None:
     """Notes are named where they are written; this one was as three lines of ours."""
     for name in ("x\n::error::forged\nPASSED rival", "good"):

@@ -217,6 +217,40 @@ def test_the_board_of_a_project_names_its_own_command(
     ]
 
 
+def test_words_of_a_failed_row_take_nobody_off_the_board_of_a_project(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What took our links out of it went from one stranger's bracket to another's, rows between."""
+    (tmp_path / MARK).touch()
+    monkeypatch.setattr(publish, "base", lambda: tmp_path)
+    words = {"aaa": "[x](docs/" + "y" * 500, "zzz": "b.md)"}
+    for name, reason in words.items():
+        failed = result(name, status=Status.CRASHED, reason=reason, run=name)
+        record.append(tmp_path / "results", failed)
+    for one in run_of({"hon": 0.9}):
+        record.append(tmp_path / "results", one)
+    list(publish.rebuild(tmp_path / "results", None, {result().gpu}))
+    board = (tmp_path / "leaderboard.md").read_text()
+    assert [name for name in ("aaa", "hon", "zzz") if f"`{name}`" in board] == ["aaa", "hon", "zzz"]
+
+
+def test_notes_that_are_a_link_are_nobodys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One led to a rival's file of mode 600, whose words stood on the page."""
+    monkeypatch.setattr(publish, "base", lambda: tmp_path)
+    for name in ("mine", "rival"):
+        (tmp_path / "submissions" / name).mkdir(parents=True)
+    (tmp_path / "submissions" / "rival" / ".env").write_text("a secret")
+    (tmp_path / "submissions" / "mine" / "NOTES.md").symlink_to("../rival/.env")
+    for one in run_of({"mine": 0.9}):
+        record.append(tmp_path / "results", one)
+    for file in (MARK, "README.md"):
+        (tmp_path / file).touch()
+    list(publish.rebuild(tmp_path / "results", None, {result().gpu}))
+    page = (tmp_path / "leaderboard.html").read_text()
+    assert "a secret" not in page
+    assert "`mine`" in (tmp_path / "leaderboard.md").read_text()
+
+
 def test_notes_that_cannot_be_read_stop_nobodys_board(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shut: Callable[[Path], None]
 ) -> None:
@@ -243,7 +277,7 @@ def test_notes_that_cannot_be_read_stop_nobodys_board(
     page = (tmp_path / "leaderboard.html").read_text()
     not_shown = "(over 256 KiB or unreadable)"
     told = re.findall(r'"notesText":"([^"]*)"', page)
-    assert sorted(filter(None, told)) == [not_shown, not_shown, "I am mine."]
+    assert sorted(filter(None, told)) == [not_shown, not_shown, "I am mine."], "links are none"
 
 
 def test_no_folder_of_records_is_no_empty_board(args: argparse.Namespace) -> None:

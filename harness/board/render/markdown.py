@@ -38,9 +38,9 @@ inside each block, with its 95 % interval; above 1 is faster. **Rank**: `=` mark
 cannot be told apart; rows of two cards are told apart beyond 2.5 %. \
 **Integrity**: `judged` rows were checked and timed by a process that never
 ran the submission; `cooperative` rows were not, and beside `unlocked` ones others' kernels may have
-run: a `?` stands behind their place. How to read the rest:
-[docs/how-to-read-the-board.md](docs/how-to-read-the-board.md).
-"""
+run: a `?` stands behind their place."""
+REST = """ How to read the rest:
+[docs/how-to-read-the-board.md]({home}docs/how-to-read-the-board.md)."""
 #: What stands above each table but the first.
 APPROXIMATE = (
     "Within 1e-2 of PyTorch's attention but outside the limits on the relative error: "
@@ -68,9 +68,14 @@ No results yet. Measure one: `python run.py --submission triton_template`
 """
 
 
-def render(board: Leaderboard, pictures: Mapping[int, str] | None = None, home: str = "") -> str:
-    """The whole file. `pictures`: index of a board → path of its SVG; `home`: of the checkout."""
-    parts = [HEAD.replace("](docs/", f"]({home}docs/")]
+def render(
+    board: Leaderboard, pictures: Mapping[int, str] | None = None, home: str | None = ""
+) -> str:
+    """The whole file. `pictures`: index of a board → path of its SVG.
+
+    home: path of the checkout, None where there is none: its documents are not there to be read.
+    """
+    parts = [f"{HEAD}{'' if home is None else REST.format(home=home)}\n"]
     parts.extend(_section(one, (pictures or {}).get(i, "")) for i, one in enumerate(board.boards))
     if not board.boards:
         parts.append(EMPTY)

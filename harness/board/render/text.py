@@ -48,7 +48,8 @@ def _unpiled(text: str) -> str:
     """At most MOST_MARKS accents on one letter: a tower of them lies over other people's rows."""
     kept, marks = [], 0
     for c in text:
-        marks = marks + 1 if unicode.category(c) in {"Mn", "Me"} else 0
+        accent = unicode.category(c) in {"Mn", "Me"} or unicode.combining(c)
+        marks = marks + 1 if accent else 0
         kept += [c] if marks <= MOST_MARKS else []
     return "".join(kept)
 
