@@ -129,10 +129,10 @@ class AdaptiveRun:
         """The next planned block, of those who are in; whether it was timed."""
         block = lane.planned.pop(0)
         counts = run_block(self.state, lane.case, block.of(self.running))
-        if not counts:  # who leaves at the next look has met a call by itself
-            following = next((n for n, each in enumerate(lane.planned) if each.timed), None)
-            if following is not None:
-                lane.planned[following] = lane.planned[following].asking_alone(block.alone)
+        for name in () if counts else block.alone:  # who leaves at the next look has met one
+            later = (n for n, b in enumerate(lane.planned) if b.timed and name not in b.alone)
+            if (following := next(later, None)) is not None:
+                lane.planned[following] = lane.planned[following].asking_alone({name})
         lane.timed += block.timed
         return block.timed
 

@@ -8,10 +8,10 @@ from harness.problems import Problem
 from harness.problems.base import Probe
 from harness.schema import Case, Suite
 
-AUDIT_SHARE = 1 / 6  # of an entrant's turns, before which lies an audit
-#: Of the calls by themselves in blocks that run again: friends had seven repeated, and five of
-#: them that met few odd values hid overlap which gave 4 % on an H200.
-ODD_SHARE = 2 / 3
+AUDITS = 0.2  # before each turn that counts, in the mean
+#: The same of calls by themselves on no clock, in blocks that run again: friends had seven
+#: repeated, and five of them that met few odd values hid overlap which gave 4 % on an H200.
+ODD_CALLS = 2.0
 
 
 @dataclass(frozen=True)
@@ -90,20 +90,20 @@ def plan_case(
     ]
     share = min(len(audits), max(1, suite.blocks // 6)) / suite.blocks
     early, first = range(1, min(soonest or suite.blocks, suite.blocks)), soonest or suite.blocks
-    single, asked = dict[str, set[int]](), dict[str, set[int]]()
+    single, before = dict[str, set[int]](), dict[str, list[list[Turn]]]()
     for name in entrants:
         single[name] = {0, *rng.sample(early, min(alone - 1, len(early)))} if alone else set()
-        asked[name] = {n for n in range(suite.blocks) if rng.random() < share}
-        if audits and min(asked[name], default=suite.blocks) >= first:
-            asked[name].add(rng.randrange(first))
+        asked = [_before(name, normal, audits, rng, share) for _ in range(suite.blocks)]
+        if audits and not any(asked[:first]):
+            asked[rng.randrange(first)] = [Turn(name, rng.choice(audits), counts=False)]
+        before[name] = asked
     for n in range(suite.blocks):
         turns = []
         for name in shuffled(entrants, rng):
             counted = Turn(name, normal, alone=n in single[name])
-            if single[name] and not counted.alone and audits and rng.random() < share:
+            if single[name] and not counted.alone and rng.random() < share:
                 counted = replace(counted, odd=rng.choice(audits))
-            audit = [Turn(name, rng.choice(audits), counts=False)] if n in asked[name] else []
-            turns.append([*audit, counted])
+            turns.append([*before[name][n], counted])
         plan.append(Block(_mixed(turns, rng), n))
     return plan
 
@@ -124,21 +124,37 @@ def further_block(
     normal, audits = Probe(case, "normal", problem.kwargs(case)), problem.audits(case)
     turns = []
     for name in shuffled(entrants, rng):
-        before = list[Turn]()
-        while audits and rng.random() < AUDIT_SHARE:
-            before.append(Turn(name, rng.choice(audits), counts=False))
-        while audits and alone and rng.random() < ODD_SHARE:
-            before.append(Turn(name, normal, counts=False, odd=rng.choice(audits)))
+        before = _before(name, normal, audits, rng, AUDITS, ODD_CALLS if alone else 0.0)
         turns.append([*before, Turn(name, normal, alone=alone)])
     return Block(_mixed(turns, rng), index)
+
+
+def _before(
+    name: str,
+    normal: Probe,
+    audits: Sequence[Probe],
+    rng: random.Random,
+    odd: float,
+    odd_calls: float = 0.0,
+) -> list[Turn]:
+    """What lies before a turn that counts: so many audits and odd calls by themselves in the mean.
+
+    Each is drawn as if nothing had come before, so that what was met tells nothing of the next:
+    friends had the blocks dropped in which one had not known that its turn would be as usual.
+    """
+    turns = list[Turn]()
+    while audits and (drawn := rng.random() * (1 + odd + odd_calls)) < odd + odd_calls:
+        audit = rng.choice(audits)
+        plain = Turn(name, normal, counts=False, odd=audit)
+        turns.append(Turn(name, audit, counts=False) if drawn < odd else plain)
+    return turns
 
 
 def _mixed(each: Sequence[Sequence[Turn]], rng: random.Random) -> tuple[Turn, ...]:
     """One block of the turns of `each`, whose last one counts: firsts in that order, others later.
 
-    So a first turn tells by its place no more than by its values what it is, and who had an audit
-    is not spared the next. Behind the turn that counts lies none: whose first was as usual would
-    know that the second is not.
+    So a first turn tells by its place no more than by its values what it is. Behind the turn that
+    counts lies none: whose first was as usual would know that the second is not.
     """
     turns = [mine[0] for mine in each]
     for first, *later in each:

@@ -436,7 +436,7 @@ def test_an_audit_is_checked_and_on_no_clock(
 
     def run_burst(state: State, name: str, question: Question, *_: object) -> BurstReport:
         labels.append(question.label)
-        told: dict[str, object] = {"rest_ms": 60.0 if question.probe is odd else 0.0}
+        told: dict[str, object] = {}
         if wrong and question.probe is odd:
             told = {"status": Status.NONFINITE, "message": "NaN"}
         return bench.run_burst(state, name).model_copy(update=told)
@@ -454,7 +454,24 @@ def test_an_audit_is_checked_and_on_no_clock(
         assert len(labels) == 1, "nobody is asked behind its failure"
     else:
         assert [sample.block for sample in known.samples] == [3]
-        assert (known.restless, len(set(labels))) == (0, 2)
+        assert len(set(labels)) == 2
+
+
+def test_who_heats_the_chip_in_an_audit_has_its_block_dropped_too(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What comes next is on a rival's clock."""
+    odd = Probe(CASE, "large_logits")
+
+    def run_burst(state: State, name: str, question: Question, *_: object) -> BurstReport:
+        reply = bench.run_burst(state, name)
+        return reply.model_copy(update={"rest_ms": 60.0}) if question.probe is odd else reply
+
+    monkeypatch.setattr(timing, "run_burst", run_burst)
+    turns = (Turn("mine", odd, counts=False), Turn("base", Probe(CASE)), Turn("mine", Probe(CASE)))
+    assert not timing.run_block(bench.state, CASE, Block(turns, 3))
+    assert bench.blocks_of("base") == []
+    assert bench.state.record("mine", CASE).restless == 1
 
 
 @pytest.mark.parametrize("wrong", [False, True])

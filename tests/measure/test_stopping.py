@@ -82,6 +82,25 @@ def test_no_turn_of_a_friend_tells_what_mine_will_be() -> None:
     assert share["place", 0] == pytest.approx(share["place", 2], abs=0.025), "nor does its place"
 
 
+@pytest.mark.parametrize("again", [False, True])
+def test_nothing_that_was_met_tells_what_the_next_turn_will_be(again: bool) -> None:
+    """Behind an audit came none: friends had those blocks dropped that were not behind one."""
+    rng, behind = random.Random(5), dict[object, Counter[bool]]()
+    asked = SUITE.cases[0], PROBLEM, NAMES, rng
+    for _ in range(300):
+        if again:
+            plan = [further_block(*asked, n, True) for n in range(20)]
+        else:
+            plan = plan_case(SUITE, *asked)[SUITE.warmup_blocks :]
+        mine = [turn for _, turn in turns_of("a", plan)]
+        for before, now in pairwise(mine):
+            met = (before.probe.distribution != "normal", before.odd is not None)
+            behind.setdefault(met, Counter())[now.probe.distribution != "normal"] += 1
+    share = [seen[True] / seen.total() for seen in behind.values() if seen.total() > 400]
+    assert len(share) == (3 if again else 2)
+    assert max(share) - min(share) < 0.04
+
+
 @pytest.mark.parametrize("blocks", [6, 10, 12, SUITE.blocks])
 def test_who_has_met_audits_does_not_know_that_they_were_the_last(blocks: int) -> None:
     """With each kind once it knew, and went without a maximum in the blocks behind."""
