@@ -138,12 +138,9 @@ def _notes(root: Path, board: Leaderboard, fresh: Mapping[Path, str]) -> dict[st
     folders = [*layers(root / "baselines")[::-1], *layers(root / "submissions")[::-1]]
     for row in (row for one in board.boards for row in one.rows):
         for home in (folder.resolve() for folder in folders):
-            folder = Path(os.path.realpath(home / row.entry))  # of a circle itself
-            path = folder / "NOTES.md"
-            if not folder.is_relative_to(home) or os.path.islink(path):  # it may lead to anybody's
-                continue
-            if os.path.isfile(path):  # no folder that is shut
-                asked = path, MOST_NOTES_BYTES, SubmissionError, folder
+            path = home / row.entry / "NOTES.md"
+            if is_own(path, home) and os.path.isfile(path):  # no folder that is shut
+                asked = path, MOST_NOTES_BYTES, SubmissionError, path.parent
                 try:
                     notes = fresh.get(path, "").encode() or read_file(*asked, links=False)
                     found[row.entry] = quoted.without_marks(notes.decode(errors="replace"))

@@ -33,6 +33,8 @@ from harness.errors import SuiteError, UsageError
 from harness.measure import stats
 from harness.measure.stats import Interval
 from harness.process.project import MARK
+from harness.process.sandbox.folders import is_own
+from harness.process.sandbox.readable import real
 from harness.process.text import shown
 from harness.schema import Result
 
@@ -70,12 +72,11 @@ def documents(root: Path, leaderboard: Leaderboard) -> tuple[dict[Path, str], li
         leaderboard = replace(leaderboard, boards=boards)
     found, wrong = {}, []
     notes = [at / "NOTES.md" for each in ENTRIES for at in folders_with(root / each, "NOTES.md")]
+    notes = [each for each in notes if is_own(each, each.parents[1])]  # no link is an entry's
     for path in sorted([*notes, *(root / name for p in PAGES for name in glob(p, root_dir=root))]):
         text, own = "", path.name != "NOTES.md"
-        if path.is_symlink() and not own:
-            continue
         # Where it is written is looked up before it is read: a link may take its place meanwhile.
-        place = path.parent.resolve() / path.name if not own else path.resolve()
+        place = real(path) if own else real(path.parent) / path.name
         try:
             if text := _quoting(place, root, MOST_PAGE_BYTES if own else MOST_BYTES):
                 found[place] = filled(text, leaderboard, path, root / "configs")

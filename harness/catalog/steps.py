@@ -148,6 +148,8 @@ def _claims(kernels: list[dict[str, Any]], described: Path, name: str) -> Claims
 
 def _told(folder: Path, home: Path) -> tuple[dict[str, Any], Manifest]:
     """What launch.yaml says, and the manifest of the submission whose steps/ `folder` is."""
+    if os.path.islink(folder):  # to a rival's rungs, which would bear this one's manifest
+        raise fault(folder, "is a link", "put the folder in its place")
     path, said = folder / LAUNCH_FILE, "'FILE.cu:' and a launch section each"
     there = os.path.isfile(path)
     body = read_file(path, MOST_BYTES, within=home, links=False) if there else b"{}"

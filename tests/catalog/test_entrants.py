@@ -775,6 +775,17 @@ def test_a_bare_file_is_alone_whatever_lies_beside_it(tmp_path: Path) -> None:
     assert read_again(told) == entrant
 
 
+def test_a_ladder_that_is_a_link_has_no_rungs(tmp_path: Path) -> None:
+    """A rival's bore its author's name, and the rival's own were left out without a word."""
+    steps = make_ladder(tmp_path, "01_a.cu")
+    make(tmp_path, "evil")
+    (tmp_path / "evil" / "steps").symlink_to(steps)
+    with pytest.raises(SubmissionError, match="evil/steps: is a link"):
+        steps_module.rungs_of(tmp_path / "evil" / "steps")
+    with pytest.raises(SubmissionError, match="evil/steps: is a link"):
+        load(tmp_path / "evil" / "steps" / "01_a.cu")
+
+
 def test_a_rung_brings_what_its_hash_covers(tmp_path: Path) -> None:
     steps = make_ladder(tmp_path, "01_a.cu", "02_b.cu", "03_c.cu")
     (steps / "01_a.cu").write_text('#include "02_b.cu"\n')

@@ -240,8 +240,10 @@ def test_notes_that_are_a_link_are_nobodys(tmp_path: Path, monkeypatch: pytest.M
     for name in ("mine", "rival"):
         (tmp_path / "submissions" / name).mkdir(parents=True)
     (tmp_path / "submissions" / "rival" / ".env").write_text("a secret")
+    (tmp_path / "submissions" / "rival" / "NOTES.md").write_text("a secret")
     (tmp_path / "submissions" / "mine" / "NOTES.md").symlink_to("../rival/.env")
-    for one in run_of({"mine": 0.9}):
+    (tmp_path / "submissions" / "other").symlink_to("rival")
+    for one in run_of({"mine": 0.9, "other": 0.95}):
         record.append(tmp_path / "results", one)
     for file in (MARK, "README.md"):
         (tmp_path / file).touch()
