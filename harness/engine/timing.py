@@ -78,7 +78,8 @@ def run_block(state: State, case: Case, block: Block) -> bool:
         if state.quiet.watches:  # it may have heated the chip, and before its burst who began anew
             rest_s = _rest_s(turn, longer_ms)
             time.sleep(rest_s if worker.starts == starts else MOST_REST_S)
-        if turn.rest_ms > state.facts.tolerance.rest_ms:
+        planned = block.index < state.suite.blocks  # friends can have many more come
+        if turn.rest_ms > state.facts.tolerance.rest_ms and (asked.counts or planned):
             restless += [name] if _strike(state, name, case) else []
         woken += end_woken(state, case)
         if strangers := state.quiet.strangers(state.workers.values()):

@@ -89,14 +89,14 @@ def plan_case(
         for n in range(suite.warmup_blocks)  # the first two take longer
     ]
     share = min(len(audits), max(1, suite.blocks // 6)) / suite.blocks
+    drawn = max(share * suite.blocks - 1, 1) / suite.blocks
     early, first = range(1, min(soonest or suite.blocks, suite.blocks)), soonest or suite.blocks
     single, before = dict[str, set[int]](), dict[str, list[list[Turn]]]()
     for name in entrants:
         single[name] = {0, *rng.sample(early, min(alone - 1, len(early)))} if alone else set()
-        asked = [_before(name, normal, audits, rng, share) for _ in range(suite.blocks)]
-        if audits and not any(asked[:first]):
-            asked[rng.randrange(first)] = [Turn(name, rng.choice(audits), counts=False)]
-        before[name] = asked
+        before[name] = [_before(name, normal, audits, rng, drawn) for _ in range(suite.blocks)]
+        if audits:  # beside what is drawn: where it alone stood, who met it met no other
+            before[name][rng.randrange(first)].append(Turn(name, rng.choice(audits), counts=False))
     for n in range(suite.blocks):
         turns = []
         for name in shuffled(entrants, rng):

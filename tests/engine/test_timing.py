@@ -472,6 +472,8 @@ def test_who_heats_the_chip_in_an_audit_has_its_block_dropped_too(
     assert not timing.run_block(bench.state, CASE, Block(turns, 3))
     assert bench.blocks_of("base") == []
     assert bench.state.record("mine", CASE).restless == 1
+    assert timing.run_block(bench.state, CASE, Block(turns, 999)), "of the plan alone"
+    assert bench.state.record("mine", CASE).restless == 1
 
 
 @pytest.mark.parametrize("wrong", [False, True])
