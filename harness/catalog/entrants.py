@@ -219,8 +219,8 @@ def load_entrant(
         name = steps.usable(path.stem, path)
         manifest = Manifest(name=name, entry=path.name, problem=_problem_in(files[0][1]))
     elif os.path.isfile(path) and path.suffix == ".cu":
-        manifest = steps.manifest_of(path, home)
-        files = read(folder, steps.names_of(path), home, links=False)
+        manifest = steps.manifest_of(home / path.name, home)
+        files = read(folder, steps.names_of(home / path.name), home, links=False)
     elif os.path.isdir(path):
         if path.suffix in ENTRIES:  # `entry_name` would give it another's name
             move = f"{steps.renaming(path, path.with_name(f'{path.stem}_'))}, and name it so"

@@ -69,6 +69,8 @@ def read_manifest(folder: Path) -> Manifest:
 
 def rungs_of(folder: Path) -> list[Path]:
     """The .cu files of a ladder, in the order of their names; every one must be described."""
+    if os.path.islink(folder):  # a rival's would be told twice
+        raise fault(folder, "is a link", f"name what it leads to: {home_of(folder)}")
     described, _ = _told(folder, home_of(folder))
     paths = sorted(path for path in map(Path, listed(folder)) if path.suffix == ".cu")
     if not 0 < len(paths) <= MOST_RUNGS:
@@ -148,8 +150,6 @@ def _claims(kernels: list[dict[str, Any]], described: Path, name: str) -> Claims
 
 def _told(folder: Path, home: Path) -> tuple[dict[str, Any], Manifest]:
     """What launch.yaml says, and the manifest of the submission whose steps/ `folder` is."""
-    if os.path.islink(folder):  # to a rival's rungs, which would bear this one's manifest
-        raise fault(folder, "is a link", "put the folder in its place")
     path, said = folder / LAUNCH_FILE, "'FILE.cu:' and a launch section each"
     there = os.path.isfile(path)
     body = read_file(path, MOST_BYTES, within=home, links=False) if there else b"{}"

@@ -775,15 +775,14 @@ def test_a_bare_file_is_alone_whatever_lies_beside_it(tmp_path: Path) -> None:
     assert read_again(told) == entrant
 
 
-def test_a_ladder_that_is_a_link_has_no_rungs(tmp_path: Path) -> None:
-    """A rival's bore its author's name, and the rival's own were left out without a word."""
-    steps = make_ladder(tmp_path, "01_a.cu")
-    make(tmp_path, "evil")
-    (tmp_path / "evil" / "steps").symlink_to(steps)
+def test_a_ladder_that_is_a_link_is_the_one_it_leads_to(tmp_path: Path) -> None:
+    """A rival's rungs bore its author's name, and the rival's own were left out without a word."""
+    steps = make_ladder(tmp_path, "01_a.cu")  # of cuda_x, by me
+    evil = make(tmp_path, "evil", manifest="author: evil\n")
+    (evil / "steps").symlink_to(steps)
     with pytest.raises(SubmissionError, match="evil/steps: is a link"):
-        steps_module.rungs_of(tmp_path / "evil" / "steps")
-    with pytest.raises(SubmissionError, match="evil/steps: is a link"):
-        load(tmp_path / "evil" / "steps" / "01_a.cu")
+        steps_module.rungs_of(evil / "steps")
+    assert load(evil / "steps" / "01_a.cu").manifest.author == "me"
 
 
 def test_a_rung_brings_what_its_hash_covers(tmp_path: Path) -> None:
