@@ -16,14 +16,14 @@ from pathlib import Path
 
 from harness.board import query, quoted, record
 from harness.board.history import history
-from harness.board.rank import Leaderboard
+from harness.board.rank import Leaderboard, Row
 from harness.board.render import markdown, page, picture
 from harness.catalog.source_files import read_file
 from harness.errors import StorageError, SubmissionError
 from harness.process.project import base, is_project, layers
 from harness.process.sandbox.folders import is_own
 from harness.process.text import plain_text
-from harness.schema import Machine
+from harness.schema import Kind, Machine
 
 MOST_NOTES_BYTES = 256 << 10
 CPU = Machine().slug
@@ -111,34 +111,40 @@ def _links(
     folder, root, results = (path.resolve() for path in paths)
     inside = folder.is_relative_to(root) and os.path.isfile(root / "README.md")
     near = results.is_relative_to(folder) or folder.is_relative_to(results)
-    entries = {row.entry for one in board.boards for row in one.rows} if inside else set()
+    rows = [row for one in board.boards for row in one.rows] if inside else []
+    sources = {row.entry: _source(root, row) for row in sorted(rows, key=lambda row: row.entry)}
     return page.Files(
         text=place.board.name,
         results=f"{os.path.relpath(results, folder)}/" if near else None,
         home=place.home if inside else None,
         docs=os.path.isfile(root / "docs" / "how-to-read-the-board.md"),
-        folders={entry: path for entry in sorted(entries) if (path := _source(root, entry))},
+        folders={entry: path for entry, path in sources.items() if path},
         records={h.path: h.path.relative_to(results_dir).as_posix() for h in heads},
     )
 
 
-def _source(root: Path, entry: str) -> str:
+def _home(root: Path, row: Row) -> Path:
+    """The folder of `root` in which it lies."""
+    return root / ("baselines" if row.pick.kind is Kind.BASELINE else "submissions")
+
+
+def _source(root: Path, row: Row) -> str:
     """Where an entry's source lies in the checkout, or an empty string."""
-    for folder in ("submissions", "baselines"):
-        base = (root / folder).resolve()
-        for path in (base / entry, base / f"{entry}.cu", base / f"{entry}.py"):
-            if os.path.exists(path) and path.resolve().is_relative_to(base):
-                return path.relative_to(root.resolve()).as_posix()
+    base = _home(root, row).resolve()
+    for path in (base / f"{row.entry}.cu", base / f"{row.entry}.py", base / row.entry):
+        if os.path.exists(path) and path.resolve().is_relative_to(base):
+            return path.relative_to(root.resolve()).as_posix()
     return ""
 
 
 def _notes(root: Path, board: Leaderboard, fresh: Mapping[Path, str]) -> dict[str, str]:
     """NOTES.md of every entry here, as `fresh` has it or as it is; the root's own count."""
     found: dict[str, str] = {}
-    folders = [*layers(root / "baselines")[::-1], *layers(root / "submissions")[::-1]]
     for row in (row for one in board.boards for row in one.rows):
-        for home in (folder.resolve() for folder in folders):
+        for home in (folder.resolve() for folder in layers(_home(root, row))[::-1]):
             path = home / row.entry / "NOTES.md"
+            if any(os.path.isfile(f"{path.parent}{suffix}") for suffix in (".py", ".cu")):
+                continue  # the folder beside it is another's
             if is_own(path, home) and os.path.isfile(path):  # no folder that is shut
                 asked = path, MOST_NOTES_BYTES, SubmissionError, path.parent
                 try:

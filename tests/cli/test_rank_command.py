@@ -14,6 +14,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -251,6 +252,43 @@ def test_notes_that_are_a_link_are_nobodys(tmp_path: Path, monkeypatch: pytest.M
     page = (tmp_path / "leaderboard.html").read_text()
     assert "a secret" not in page
     assert "`mine`" in (tmp_path / "leaderboard.md").read_text()
+
+
+def test_a_folder_that_is_no_entry_says_nothing_of_anothers_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its words and a link to it stood on the page under a baseline's name and a bare file's."""
+    monkeypatch.setattr(publish, "base", lambda: tmp_path)
+    for name in ("sdpa_cudnn", "alice"):
+        (tmp_path / "submissions" / name).mkdir(parents=True)
+        (tmp_path / "submissions" / name / "NOTES.md").write_text("words of qzx")
+    (tmp_path / "submissions" / "alice.py").touch()
+    for one in run_of({"alice": 0.9}):
+        record.append(tmp_path / "results", one)
+    for file in (MARK, "README.md"):
+        (tmp_path / file).touch()
+    list(publish.rebuild(tmp_path / "results", None, {result().gpu}))
+    page = (tmp_path / "leaderboard.html").read_text()
+    assert "words of qzx" not in page
+    assert "submissions/sdpa_cudnn" not in page
+    assert "submissions/alice.py" in page
+
+
+def test_notes_that_cannot_be_written_stop_nobodys_board(
+    args: argparse.Namespace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A folder of mode 0555 out of an archive had no board written at all."""
+    really, notes = publish.publish, args.results.parent / "NOTES.md"
+    notes.mkdir()
+
+    def with_notes(*asked: Any) -> Any:
+        board, bad, files = really(*asked)
+        return board, bad, {notes: "x", **files}
+
+    monkeypatch.setattr(publish, "publish", with_notes)
+    assert command.run(args) == 0
+    assert "| 1 | `mine`" in args.board.read_text()
+    assert "left as it is" in capsys.readouterr().err
 
 
 def test_notes_that_cannot_be_read_stop_nobodys_board(

@@ -12,10 +12,10 @@ from harness.board import export, publish, query, record
 from harness.board.render.text import sanitize
 from harness.catalog.source_files import home_of, read_file
 from harness.catalog.yaml_model import MOST_BYTES
-from harness.errors import Exit, SubmissionError, UsageError, typed
+from harness.errors import Exit, StorageError, SubmissionError, UsageError, typed
 from harness.process.project import results
 from harness.process.sandbox.folders import is_own
-from harness.process.text import dumps
+from harness.process.text import dumps, plain_text
 
 OWNED = re.compile(rb"^owners:", re.MULTILINE)
 MOST_BOARD_BYTES, MOST_COMPARED = 64 << 20, 4000  # of 16,000 lines the differences take 15 s
@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
             code = max(code, *(_check(p, place.top_of(p), text) for p, text in held.items()))
             continue
         for path, text in files.items():
-            publish.write(path, text, place.top_of(path))
+            _write(path, text, place)
         written = True
         rows = sum(len(one.rows) for one in board.boards)
         said = f"{', '.join(map(str, files))}: {len(board.boards)} boards, {rows} rows"
@@ -86,6 +86,16 @@ def export_boards(args: argparse.Namespace) -> int:
     else:
         publish.write(Path(args.csv), export.csv_text(found))
     return Exit.OK
+
+
+def _write(path: Path, text: str, place: publish.BoardFile) -> None:
+    """What the author of some notes makes of its folder stops nobody's board."""
+    try:
+        publish.write(path, text, place.top_of(path))
+    except StorageError as error:
+        if path.name != "NOTES.md":
+            raise
+        print(plain_text(f"left as it is: {error.message}"), file=sys.stderr)
 
 
 def _of_somebody(path: Path) -> bool:
