@@ -94,7 +94,8 @@ def plan_case(
     single, before = dict[str, set[int]](), dict[str, list[list[Turn]]]()
     for name in entrants:
         single[name] = {0, *rng.sample(early, min(alone - 1, len(early)))} if alone else set()
-        before[name] = [_before(name, normal, audits, rng, drawn) for _ in range(suite.blocks)]
+        odd = [drawn if n < first else share for n in range(suite.blocks)]
+        before[name] = [_before(name, normal, audits, rng, each) for each in odd]
         if audits:  # beside what is drawn: where it alone stood, who met it met no other
             before[name][rng.randrange(first)].append(Turn(name, rng.choice(audits), counts=False))
     for n in range(suite.blocks):
