@@ -225,7 +225,7 @@ def load_entrant(
         if path.suffix in ENTRIES:  # `entry_name` would give it another's name
             move = f"{steps.renaming(path, path.with_name(f'{path.stem}_'))}, and name it so"
             raise fault(path, "a folder called like a file", f"{move} in its manifest")
-        files = read(folder, names_in(folder), home)
+        files = read(folder, names_in(home), home)
         manifest = _manifest_in(folder, files)
     else:
         said = "neither a folder nor a .py or .cu file"
