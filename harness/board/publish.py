@@ -6,6 +6,7 @@ results/cpu/leaderboard.md, which git ignores. Records elsewhere (--results DIR)
 there: the committed one stays as it is. A board that is named with --board holds everything.
 """
 
+import contextlib
 import errno
 import os
 import sys
@@ -128,12 +129,18 @@ def _home(root: Path, row: Row) -> Path:
     return root / ("baselines" if row.pick.kind is Kind.BASELINE else "submissions")
 
 
+def _only(base: Path, entry: str) -> Path | None:
+    """The folder or bare file that it is, where one is there: of two, one is not the entry."""
+    bare = [base / f"{entry}{suffix}" for suffix in (".cu", ".py")]
+    found = [*filter(os.path.lexists, bare), *filter(os.path.isdir, [base / entry])]
+    return found[0] if len(found) == 1 else None
+
+
 def _source(root: Path, row: Row) -> str:
     """Where an entry's source lies in the checkout, or an empty string."""
     base = _home(root, row).resolve()
-    for path in (base / f"{row.entry}.cu", base / f"{row.entry}.py", base / row.entry):
-        if os.path.exists(path) and path.resolve().is_relative_to(base):
-            return path.relative_to(root.resolve()).as_posix()
+    if (path := _only(base, row.entry)) and is_own(path, base):
+        return path.relative_to(root.resolve()).as_posix()
     return ""
 
 
@@ -143,8 +150,8 @@ def _notes(root: Path, board: Leaderboard, fresh: Mapping[Path, str]) -> dict[st
     for row in (row for one in board.boards for row in one.rows):
         for home in (folder.resolve() for folder in layers(_home(root, row))[::-1]):
             path = home / row.entry / "NOTES.md"
-            if any(os.path.isfile(f"{path.parent}{suffix}") for suffix in (".py", ".cu")):
-                continue  # the folder beside it is another's
+            if _only(home, row.entry) != path.parent:
+                continue
             if is_own(path, home) and os.path.isfile(path):  # no folder that is shut
                 asked = path, MOST_NOTES_BYTES, SubmissionError, path.parent
                 try:
@@ -177,7 +184,8 @@ def write(path: Path, content: str, top: Path | None = None) -> None:
         fresh.replace(path)
     except OSError as error:
         if fresh is not None:
-            fresh.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                fresh.unlink()
         said = f"{path}: cannot write the board: {error.strerror or error}"
         hint = "free space or permissions there, then `python run.py rank`; the records are safe"
         raise StorageError(said, hint) from error

@@ -263,7 +263,9 @@ def test_a_folder_that_is_no_entry_says_nothing_of_anothers_row(
         (tmp_path / "submissions" / name).mkdir(parents=True)
         (tmp_path / "submissions" / name / "NOTES.md").write_text("words of qzx")
     (tmp_path / "submissions" / "alice.py").touch()
-    for one in run_of({"alice": 0.9}):
+    for name in ("bob", "bob.py"):  # a folder called like a file is none
+        (tmp_path / "submissions" / name).mkdir()
+    for one in run_of({"alice": 0.9, "bob": 0.95}):
         record.append(tmp_path / "results", one)
     for file in (MARK, "README.md"):
         (tmp_path / file).touch()
@@ -271,7 +273,8 @@ def test_a_folder_that_is_no_entry_says_nothing_of_anothers_row(
     page = (tmp_path / "leaderboard.html").read_text()
     assert "words of qzx" not in page
     assert "submissions/sdpa_cudnn" not in page
-    assert "submissions/alice.py" in page
+    assert "submissions/alice" not in page, "one of the two is not the entry"
+    assert "submissions/bob" not in page
 
 
 def test_notes_that_cannot_be_written_stop_nobodys_board(
