@@ -112,8 +112,8 @@ def _links(
     folder, root, results = (path.resolve() for path in paths)
     inside = folder.is_relative_to(root) and os.path.isfile(root / "README.md")
     near = results.is_relative_to(folder) or folder.is_relative_to(results)
-    rows = [row for one in board.boards for row in one.rows] if inside else []
-    sources = {row.entry: _source(root, row) for row in sorted(rows, key=lambda row: row.entry)}
+    rows = {row.entry: row for one in board.boards for row in one.rows} if inside else {}
+    sources = {entry: _source(root, row) for entry, row in sorted(rows.items())}
     return page.Files(
         text=place.board.name,
         results=f"{os.path.relpath(results, folder)}/" if near else None,

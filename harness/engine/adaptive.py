@@ -132,7 +132,7 @@ class AdaptiveRun:
         for name in () if counts else block.alone:  # who leaves at the next look has met one
             later = (n for n, b in enumerate(lane.planned) if b.timed and name not in b.alone)
             if (following := next(later, None)) is not None:
-                lane.planned[following] = lane.planned[following].asking_alone({name})
+                lane.planned[following] = lane.planned[following].asking_alone(name)
         lane.timed += block.timed
         return block.timed
 

@@ -50,10 +50,10 @@ class Block:
         """The same for `names` only."""
         return replace(self, turns=tuple(turn for turn in self.turns if turn.name in names))
 
-    def asking_alone(self, names: Collection[str]) -> "Block":
-        """The same with a call by itself of `names` on the clock."""
+    def asking_alone(self, name: str) -> "Block":
+        """The same with a call by itself of `name` on the clock."""
         each = (
-            replace(turn, alone=True, odd=None) if turn.counts and turn.name in names else turn
+            replace(turn, alone=True, odd=None) if turn.counts and turn.name == name else turn
             for turn in self.turns
         )
         return replace(self, turns=tuple(each))

@@ -202,7 +202,7 @@ def test_of_calls_by_themselves_beyond_the_plan_no_burst_tells_which_are_odd() -
 def test_a_call_by_itself_that_was_lost_is_asked_for_in_another_block() -> None:
     plan = plan_case(SUITE, SUITE.cases[0], PROBLEM, NAMES, random.Random(1), None, 1)
     later = next(block for block in plan if block.index > 0 and not block.alone)
-    moved = later.asking_alone({"b"})
+    moved = later.asking_alone("b")
     assert moved.alone == {"b"}
     assert moved.of({"a"}).alone == set()
     assert [t.name for t in moved.turns] == [t.name for t in later.turns]
