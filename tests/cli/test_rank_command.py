@@ -235,22 +235,26 @@ def test_words_of_a_failed_row_take_nobody_off_the_board_of_a_project(
     assert [name for name in ("aaa", "hon", "zzz") if f"`{name}`" in board] == ["aaa", "hon", "zzz"]
 
 
+def page_of(project: Path, monkeypatch: pytest.MonkeyPatch, speeds: dict[str, float]) -> str:
+    """The page of a project of one's own with these rows."""
+    monkeypatch.setattr(publish, "base", lambda: project)
+    for one in run_of(speeds):
+        record.append(project / "results", one)
+    for file in (MARK, "README.md"):
+        (project / file).touch()
+    list(publish.rebuild(project / "results", None, {result().gpu}))
+    return (project / "leaderboard.html").read_text()
+
+
 def test_notes_that_are_a_link_are_nobodys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One led to a rival's file of mode 600, whose words stood on the page."""
-    monkeypatch.setattr(publish, "base", lambda: tmp_path)
     for name in ("mine", "rival"):
         (tmp_path / "submissions" / name).mkdir(parents=True)
     (tmp_path / "submissions" / "rival" / ".env").write_text("a secret")
     (tmp_path / "submissions" / "rival" / "NOTES.md").write_text("a secret")
     (tmp_path / "submissions" / "mine" / "NOTES.md").symlink_to("../rival/.env")
     (tmp_path / "submissions" / "other").symlink_to("rival")
-    for one in run_of({"mine": 0.9, "other": 0.95}):
-        record.append(tmp_path / "results", one)
-    for file in (MARK, "README.md"):
-        (tmp_path / file).touch()
-    list(publish.rebuild(tmp_path / "results", None, {result().gpu}))
-    page = (tmp_path / "leaderboard.html").read_text()
-    assert "a secret" not in page
+    assert "a secret" not in page_of(tmp_path, monkeypatch, {"mine": 0.9, "other": 0.95})
     assert "`mine`" in (tmp_path / "leaderboard.md").read_text()
 
 
@@ -258,19 +262,13 @@ def test_a_folder_that_is_no_entry_says_nothing_of_anothers_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its words and a link to it stood on the page under a baseline's name and a bare file's."""
-    monkeypatch.setattr(publish, "base", lambda: tmp_path)
     for name in ("sdpa_cudnn", "alice"):
         (tmp_path / "submissions" / name).mkdir(parents=True)
         (tmp_path / "submissions" / name / "NOTES.md").write_text("words of qzx")
     (tmp_path / "submissions" / "alice.py").touch()
     for name in ("bob", "bob.py"):  # a folder called like a file is none
         (tmp_path / "submissions" / name).mkdir()
-    for one in run_of({"alice": 0.9, "bob": 0.95}):
-        record.append(tmp_path / "results", one)
-    for file in (MARK, "README.md"):
-        (tmp_path / file).touch()
-    list(publish.rebuild(tmp_path / "results", None, {result().gpu}))
-    page = (tmp_path / "leaderboard.html").read_text()
+    page = page_of(tmp_path, monkeypatch, {"alice": 0.9, "bob": 0.95})
     assert "words of qzx" not in page
     assert "submissions/sdpa_cudnn" not in page
     assert "submissions/alice" not in page, "one of the two is not the entry"
