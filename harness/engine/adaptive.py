@@ -163,12 +163,13 @@ class AdaptiveRun:
             behind = {name for name in self.active if self._fewest(name) < blocks} - caught
             if not behind:
                 return
-            caught |= behind
             missed = blocks - min(map(self._fewest, behind))
-            look = self.lanes[0].timed
+            look, voided = self.lanes[0].timed, self._voided()
             for lane in self.lanes:
                 lane.timed -= missed
             self._advance_to(look)
+            # of what a rival disturbed nobody has caught up; strikes are numbered, so it ends
+            caught |= behind if self._voided() == voided else set()
             self._drop(places)
 
     def _drop(self, places: int) -> None:
@@ -195,6 +196,10 @@ class AdaptiveRun:
     def _fewest(self, name: str) -> int:
         """So many timed blocks it has of each case."""
         return min(len(self.state.record(name, lane.case).samples) for lane in self.lanes)
+
+    def _voided(self) -> int:
+        """So many blocks of all cases do not count, by what somebody in the run did."""
+        return sum(self.state.woken.values())
 
     def _approximate(self, name: str) -> bool:
         evidence = (self.state.record(name, lane.case) for lane in self.lanes)

@@ -153,6 +153,28 @@ def test_nobody_leaves_a_race_by_what_a_rival_left_of_its_blocks(
     assert made.count("far") >= FEWEST_BLOCKS
 
 
+@pytest.mark.parametrize("voids", [0, 5])
+def test_who_comes_back_has_all_blocks_whoever_disturbs_them(
+    bench: Make, monkeypatch: pytest.MonkeyPatch, voids: int
+) -> None:
+    """One that failed at last had pushed all out; its friends took what the rival missed."""
+    made = bench(StoppingRule(race=1), {"rival": 0.8, "fast": 0.4})
+    made.fails_in["fast"] = 19
+    plain, fast = made.run_block, made.state.record("fast", CASES[0])
+
+    def run_block(state: State, case: Case, block: Block) -> bool:
+        if fast.status and state.woken.get(case.name, 0) < voids:
+            state.woken[case.name] = state.woken.get(case.name, 0) + 1
+            return False
+        return plain(state, case, block)
+
+    monkeypatch.setattr(adaptive, "run_block", run_block)
+    monkeypatch.setattr(timing, "run_block", run_block)
+    AdaptiveRun(made.state).run()
+    assert min(made.count("rival", case) for case in CASES) >= 20
+    assert made.why("rival") == "measured to the end"
+
+
 def test_every_block_holds_baseline_and_null_and_no_index_comes_twice(bench: Make) -> None:
     made = bench(StoppingRule(until_pct=0.1, race=1), {"a": 0.8, "twin": 0.8003, "far": 1.4})
     AdaptiveRun(made.state).run()
