@@ -17,8 +17,9 @@ from pathlib import Path
 
 from harness.board import query, quoted, record
 from harness.board.history import history
-from harness.board.rank import Leaderboard, Row
+from harness.board.rank import Leaderboard
 from harness.board.render import markdown, page, picture
+from harness.catalog.entrants import ENTRIES
 from harness.catalog.source_files import read_file
 from harness.errors import StorageError, SubmissionError
 from harness.process.project import base, is_project, layers
@@ -28,6 +29,7 @@ from harness.schema import Kind, Machine
 
 MOST_NOTES_BYTES = 256 << 10
 CPU = Machine().slug
+Lie = Mapping[str, tuple[Path, Path]]  # an entry → its home, and its folder or bare file there
 
 
 @dataclass(frozen=True)
@@ -92,12 +94,13 @@ def publish(
     files, wrong = quoted.documents(place.root, board) if place.documents else ({}, [])
     for error in wrong:
         print(plain_text(f"left as it is: {error.message}"), file=sys.stderr)
-    notes = _notes(place.root, board, files)
+    lie = _lie(place.root, board)
+    notes = _notes(lie, files)
     shown = {i: f"docs/{name}" for i, (name, _) in drawn.items()}
     alone = is_project(place.root) and not os.path.isfile(place.root / "run.py")  # no checkout
     files[place.board] = markdown.render(board, shown, None if alone else place.home)
     files |= {place.board.parent / "docs" / name: drawing for name, drawing in drawn.values()}
-    links = _links(results_dir, place, board, heads)
+    links = _links(results_dir, place, lie, heads)
     files[place.board.with_suffix(".html")] = page.render(board, history(heads), notes, links)
     if alone:
         files[place.board] = files[place.board].replace("python run.py", "attnboard")
@@ -105,60 +108,53 @@ def publish(
 
 
 def _links(
-    results_dir: Path, place: BoardFile, board: Leaderboard, heads: Sequence[record.Head]
+    results_dir: Path, place: BoardFile, lie: Lie, heads: Sequence[record.Head]
 ) -> page.Files:
     """What the page can link to: nothing outside the checkout and the page's own folders."""
     paths = (place.board.parent, place.root, results_dir)
     folder, root, results = (path.resolve() for path in paths)
     inside = folder.is_relative_to(root) and os.path.isfile(root / "README.md")
     near = results.is_relative_to(folder) or folder.is_relative_to(results)
-    rows = {row.entry: row for one in board.boards for row in one.rows} if inside else {}
-    sources = {entry: _source(root, row) for entry, row in sorted(rows.items())}
+    ours = {e: path for e, (_, path) in sorted(lie.items()) if path.is_relative_to(root) and inside}
     return page.Files(
         text=place.board.name,
         results=f"{os.path.relpath(results, folder)}/" if near else None,
         home=place.home if inside else None,
         docs=os.path.isfile(root / "docs" / "how-to-read-the-board.md"),
-        folders={entry: path for entry, path in sources.items() if path},
+        folders={entry: path.relative_to(root).as_posix() for entry, path in ours.items()},
         records={h.path: h.path.relative_to(results_dir).as_posix() for h in heads},
     )
 
 
-def _home(root: Path, row: Row) -> Path:
-    """The folder of `root` in which it lies."""
-    return root / ("baselines" if row.pick.kind is Kind.BASELINE else "submissions")
+def _lie(root: Path, board: Leaderboard) -> dict[str, tuple[Path, Path]]:
+    """Of each entry here that alone bears its name: its home, and its folder or bare file there.
 
-
-def _only(base: Path, entry: str) -> Path | None:
-    """The folder or bare file that it is, where one is there: of two, one is not the entry."""
-    bare = [base / f"{entry}{suffix}" for suffix in (".cu", ".py")]
-    found = [*filter(os.path.lexists, bare), *filter(os.path.isdir, [base / entry])]
-    return found[0] if len(found) == 1 else None
-
-
-def _source(root: Path, row: Row) -> str:
-    """Where an entry's source lies in the checkout, or an empty string."""
-    base = _home(root, row).resolve()
-    if (path := _only(base, row.entry)) and is_own(path, base):
-        return path.relative_to(root.resolve()).as_posix()
-    return ""
-
-
-def _notes(root: Path, board: Leaderboard, fresh: Mapping[Path, str]) -> dict[str, str]:
-    """NOTES.md of every entry here, as `fresh` has it or as it is; the root's own count."""
-    found: dict[str, str] = {}
+    Of two, neither in the project nor among what comes along, is one known to be what was measured.
+    """
+    found: dict[str, tuple[Path, Path]] = {}
     for row in (row for one in board.boards for row in one.rows):
-        for home in (folder.resolve() for folder in layers(_home(root, row))[::-1]):
-            path = home / row.entry / "NOTES.md"
-            if _only(home, row.entry) != path.parent:
-                continue
-            if is_own(path, home) and os.path.isfile(path):  # no folder that is shut
-                asked = path, MOST_NOTES_BYTES, SubmissionError, path.parent
-                try:
-                    notes = fresh.get(path, "").encode() or read_file(*asked, links=False)
-                    found[row.entry] = quoted.without_marks(notes.decode(errors="replace"))
-                except SubmissionError:
-                    found[row.entry] = f"(over {MOST_NOTES_BYTES >> 10} KiB or unreadable)"
+        base = root / ("baselines" if row.pick.kind is Kind.BASELINE else "submissions")
+        homes = [folder.resolve() for folder in layers(base)]
+        bear = [(home, home / row.entry) for home in homes if os.path.isdir(home / row.entry)]
+        bare = ((home, Path(f"{home / row.entry}{end}")) for home in homes for end in ENTRIES)
+        bear += [(home, file) for home, file in bare if os.path.isfile(file)]
+        if len(bear) == 1 and is_own(*bear[0][::-1]):
+            found[row.entry] = bear[0]
+    return found
+
+
+def _notes(lie: Lie, fresh: Mapping[Path, str]) -> dict[str, str]:
+    """NOTES.md of every entry here, as `fresh` has it or as it is."""
+    found: dict[str, str] = {}
+    for entry, (home, folder) in lie.items():
+        path = folder / "NOTES.md"
+        if is_own(path, home) and os.path.isfile(path):  # no folder that is shut
+            asked = path, MOST_NOTES_BYTES, SubmissionError, folder
+            try:
+                notes = fresh.get(path, "").encode() or read_file(*asked, links=False)
+                found[entry] = quoted.without_marks(notes.decode(errors="replace"))
+            except SubmissionError:
+                found[entry] = f"(over {MOST_NOTES_BYTES >> 10} KiB or unreadable)"
     return found
 
 

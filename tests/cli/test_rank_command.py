@@ -261,18 +261,20 @@ def test_notes_that_are_a_link_are_nobodys(tmp_path: Path, monkeypatch: pytest.M
 def test_a_folder_that_is_no_entry_says_nothing_of_anothers_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its words and a link to it stood on the page under a baseline's name and a bare file's."""
-    for name in ("sdpa_cudnn", "alice"):
+    """Its words and a link to it stood on the page under a baseline's name, a bare file's and ours."""
+    for name in ("sdpa_cudnn", "alice", "triton_template"):
         (tmp_path / "submissions" / name).mkdir(parents=True)
         (tmp_path / "submissions" / name / "NOTES.md").write_text("words of qzx")
     (tmp_path / "submissions" / "alice.py").touch()
     for name in ("bob", "bob.py"):  # a folder called like a file is none
         (tmp_path / "submissions" / name).mkdir()
-    page = page_of(tmp_path, monkeypatch, {"alice": 0.9, "bob": 0.95})
+    (tmp_path / "submissions" / "bob.cu").symlink_to("nowhere")
+    page = page_of(tmp_path, monkeypatch, {"alice": 0.9, "bob": 0.95, "triton_template": 0.97})
     assert "words of qzx" not in page
+    assert "submissions/triton_template" not in page, "one of the two is not the entry"
     assert "submissions/sdpa_cudnn" not in page
     assert "submissions/alice" not in page, "one of the two is not the entry"
-    assert "submissions/bob" not in page
+    assert "submissions/bob" in page, "nothing else there is an entry"
 
 
 def test_notes_that_cannot_be_written_stop_nobodys_board(
