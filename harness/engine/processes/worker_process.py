@@ -115,8 +115,9 @@ class WorkerProcess:
 
     def has_build(self, made_for: str) -> bool:
         """Whether a build for `made_for` (a suite, a GPU, a compiler) was kept, with its caches."""
-        kept = any(self.jail.cache.iterdir())  # it goes when its user changes or it is too large
-        return kept and self._build_mark(made_for).exists()
+        with contextlib.suppress(OSError):  # it goes when its user changes or it is too large
+            return any(self.jail.cache.iterdir()) and self._build_mark(made_for).exists()
+        return False
 
     def keep_build(self, made_for: str) -> None:
         """Remember that it was built for `made_for`; where that fails it is built again."""
