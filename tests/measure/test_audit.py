@@ -597,6 +597,13 @@ def test_hidden_shapes_need_no_more_blocks_than_a_run_gives_them(blocks: int, fe
     assert any("blocks" in why and "fewer than" in why for why in said) == few, said
 
 
+@pytest.mark.parametrize(("blocks", "few"), [(3, False), (2, True)])
+def test_a_run_of_few_blocks_that_is_stopped_keeps_its_rows(blocks: int, few: bool) -> None:
+    told = TRUE["mine"].model_copy(update={"blocks": blocks})
+    said = doubts(told, SUITE.model_copy(update={"blocks": 3}), cut=True)
+    assert ("fewer than 3 blocks" in said) == few, said
+
+
 @pytest.mark.parametrize("figure", ["max_diff", "rel_l2", "worst_row"])
 @pytest.mark.parametrize("value", [math.nan, -1e-9])
 def test_an_error_that_is_no_figure_is_below_no_contract(figure: str, value: float) -> None:
