@@ -236,11 +236,11 @@ class Campaign:
         left = len(self.queue)
         with contextlib.suppress(Exception):  # an engine that broke: what was told is kept
             self._last_words()
-        for account in self.live.values():
-            if account.machine:
-                account.settle(Status.INTERRUPTED, "the campaign was stopped")
-            else:
-                left += 1
+        begun = [account for account in self.live.values() if account.machine]
+        left += len(self.live) - len(begun)
+        with contextlib.ExitStack() as settled:  # each by itself: a disk may be full for one alone
+            for account in reversed(begun):
+                settled.callback(account.settle, Status.INTERRUPTED, "the campaign was stopped")
         if left:
             self.view.note(f"{left} units not begun; the same command with --resume goes on")
 

@@ -13,6 +13,7 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -90,6 +91,26 @@ class Chaos:
     def close(self) -> None:
         """Nothing is left."""
         assert not self.streams
+
+
+def test_a_disk_that_is_full_for_one_unit_costs_no_other_its_rows() -> None:
+    """The first that could not be written ended the loop over all that ran."""
+    settled: list[str] = []
+
+    def settle(name: str) -> None:
+        settled.append(name)
+        if name == "first":
+            raise OSError(28, "No space left on device")
+
+    run: Any = object.__new__(Campaign)
+    run.queue, run._last_words = [], lambda: None
+    run.live = {
+        name: SimpleNamespace(machine=H200, settle=lambda *_, name=name: settle(name))
+        for name in ("first", "second", "third")
+    }
+    with pytest.raises(OSError, match="No space"):
+        run._stop()
+    assert settled == ["first", "second", "third"]
 
 
 def test_a_unit_that_never_stops_talking_is_heard_no_longer(
