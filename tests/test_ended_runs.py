@@ -104,32 +104,6 @@ def test_who_kills_the_judge_leaves_and_costs_nobody_else_a_row(
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("failed", ["one", "hidden_hdim16"])
-def test_who_failed_before_a_friend_ends_the_judge_is_not_asked_again(
-    request_of: Request, monkeypatch: pytest.MonkeyPatch, failed: str
-) -> None:
-    """Its case was drawn again, and no row told of the failure."""
-
-    def named(run: Run, case: Case, names: list[str]) -> None:
-        if "breaker" in run.workers:
-            run.record("second", next(c for c in run.suite.cases if c.name == failed)).fail(
-                Status.NONFINITE, "not a number"
-            )
-            cause = JudgeFailed("it is gone", "")
-            cause.worker, cause.lacks = run.workers["breaker"].label, True
-            raise cause
-
-    monkeypatch.setattr(engine_run, "name_kernels", named)
-    hidden = request_of.suite.model_copy(update={"hidden": 1})
-    found = rows(replace(request_of, suite=hidden))
-    assert {found["second", case].status for case in CASES} == {Status.NONFINITE}
-    assert found["second", "two"].reason == f"as on {failed}: not a number"
-    assert {found["breaker", case].status for case in CASES} == {Status.HARNESS_ERROR}
-    assert {found["honest", case].status for case in CASES} == {Status.PASSED}
-    assert ("second", "hidden_hdim16") not in found
-
-
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("shape", ["two", "hidden_hdim16"])
 def test_who_kills_the_judge_behind_the_clocks_keeps_no_row(
     request_of: Request, monkeypatch: pytest.MonkeyPatch, shape: str

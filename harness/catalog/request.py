@@ -1,6 +1,6 @@
 """What was asked for, resolved: a suite, a machine, entrants read and hashed."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -71,9 +71,9 @@ class Request:
         found = (load_entrant(place, Kind.BASELINE, problem, folder) for place in places)
         return replace(self, trusted=tuple(found)).whole()
 
-    def without(self, entrants: Collection[str], cases: Sequence[str]) -> "Request":
-        """The same for everybody but `entrants`, on `cases` only."""
-        others = tuple(each for each in self.entrants if each.name not in entrants)
+    def without(self, entrant: str, cases: Sequence[str]) -> "Request":
+        """The same for everybody but `entrant`, on `cases` only."""
+        others = tuple(each for each in self.entrants if each.name != entrant)
         return replace(self, entrants=others, cases=tuple(cases))
 
 

@@ -3,8 +3,8 @@
 A case that is timed to its end gets its row, also where the run is ended. A failure ends one
 entrant's case, never the run. If the judge fails in an entrant's turn, that entrant leaves with
 BROKE_THE_RUN, a verdict that takes the place of older ones (or HARNESS_ERROR, where the machine had
-no memory or disk left), who has failed by then with its own verdict, and session.py begins the open
-cases again without them. In nobody's turn it is ours: HARNESS_ERROR.
+no memory or disk left), and session.py begins the open cases again without it. In nobody's turn it
+is ours: HARNESS_ERROR.
 """
 
 import contextlib
@@ -20,16 +20,16 @@ from harness.engine.timing import name_kernels, time_case
 from harness.errors import HarnessError
 from harness.measure.plan import hidden_blocks
 from harness.measure.verdict import Evidence, conclude_case
-from harness.schema import BLAMELESS, Case, Status
+from harness.schema import Case, Status
 
 
 class BrokenRun(HarnessError):
-    """The judge failed in the turn of the first of `leaving`; `open_cases` are left to others."""
+    """The judge failed in the turn of `entrant`, whose rows are written; `open_cases` are left."""
 
-    def __init__(self, leaving: Sequence[str], open_cases: Sequence[str], why: str) -> None:
-        said = f"the judge failed in the turn of {leaving[0]}: {why}"
-        super().__init__(said, f"run {leaving[0]} alone")
-        self.leaving, self.open_cases = tuple(leaving), tuple(open_cases)
+    def __init__(self, entrant: str, open_cases: Sequence[str], why: str) -> None:
+        said = f"the judge failed in the turn of {entrant}: {why}"
+        super().__init__(said, f"run {entrant} alone")
+        self.entrant, self.open_cases = entrant, tuple(open_cases)
 
 
 @dataclass
@@ -131,38 +131,19 @@ class Run(State):
 
     def _entrant_called(self, label: str) -> str:
         """Whose worker the judge calls `label`, if the run can go on without him."""
+        needed = (self.roles.baseline, self.roles.control, self.roles.null)
         mine = (name for name, worker in self.workers.items() if worker.label == label)
-        return next((name for name in mine if name not in self._needed), "")
+        return next((name for name in mine if name not in needed), "")
 
     def _leaves(self, name: str, status: Status, why: str) -> BrokenRun:
-        """Write the rows of `name`, in whose turn the judge failed, and of who failed before.
-
-        Whose verdict is of one case, or of a hidden one, bears it on all that are open: else a
-        friend that ends the judge would have his case drawn again. No other case is over.
-        """
+        """Write the rows of `name`, in whose turn the judge failed; nobody else's case is over."""
         left = (case for case in self.suite.cases if case.name not in self.done)
         open_cases = [case for case in left if not case.hidden]  # of which nobody tells a secret
-        ends = {name: (status, f"in its turn {why}")}
-        for each in set(self.submissions()) - {*self._needed, name}:
-            known = (self.record(each, case) for case in self.suite.cases)
-            failed = (
-                (k.status, f"as on {k.case.name}: {k.reason}")
-                for k in known
-                if k.status and k.status not in BLAMELESS
-            )
-            if first := next(failed, None):
-                ends[each] = first
         for case in open_cases:
-            for each, end in ends.items():
-                self.record(each, case).fail(*end)
-            self._finish(case, self.judge.commitment, "", list(ends))
+            self.record(name, case).fail(status, f"in its turn {why}")
+            self._finish(case, self.judge.commitment, "", [name])
         self.done |= {case.name for case in open_cases}
-        return BrokenRun(list(ends), [case.name for case in open_cases], why)
-
-    @property
-    def _needed(self) -> tuple[str, str, str]:
-        """Whom no run goes on without."""
-        return self.roles.baseline, self.roles.control, self.roles.null
+        return BrokenRun(name, [case.name for case in open_cases], why)
 
     def _finish(
         self, case: Case, commitment: str, secret: str, names: Sequence[str] | None = None

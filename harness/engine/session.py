@@ -42,8 +42,7 @@ BUILDERS_AT_ONCE = 2  # of plain .cu files, each with a process for every kernel
 def execute(request: Request, save: Callable[[Result], None], observer: Observer) -> None:
     """Carry out `request`; every (entrant, case) reaches `save` exactly once.
 
-    In whose turn the judge fails leaves, with all who have failed by then, whom no second draw
-    shall absolve; the others begin their open cases again without them.
+    In whose turn the judge fails leaves, and the others begin their open cases again without him.
     """
     facts = facts_of(request)  # it stays one run
     while request.entrants:
@@ -56,7 +55,7 @@ def execute(request: Request, save: Callable[[Result], None], observer: Observer
                 observer.note(broken.message)
                 return
             observer.note(f"{broken.message}; the others begin again without it")
-            request = request.without(broken.leaving, broken.open_cases)
+            request = request.without(broken.entrant, broken.open_cases)
 
 
 @contextlib.contextmanager

@@ -412,7 +412,7 @@ def test_every_part_of_a_request_keeps_the_submissions_of_the_whole_shut(
     kept = {tmp_path / "mine", tmp_path / "lib" / "bare.py"}  # and not what no path opens
     parts = [unit.request for unit in plan_units(request)]
     parts += [Unit.model_validate_json(to_text(unit)).request for unit in plan_units(request)]
-    for part in (*parts, *(p.without([e.name], ["c"]) for p in parts for e in p.entrants)):
+    for part in (*parts, *(p.without(e.name, ["c"]) for p in parts for e in p.entrants)):
         assert kept <= set(part.entered) | set(part.shut.entered)
         assert set(part.entered) == kept
         assert not {tmp_path / "mine", tmp_path / "lib"}.intersection(readable.opened(part.shut))
