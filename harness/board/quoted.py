@@ -72,13 +72,14 @@ def documents(root: Path, leaderboard: Leaderboard) -> tuple[dict[Path, str], li
         leaderboard = replace(leaderboard, boards=boards)
     found, wrong = {}, []
     notes = [at / "NOTES.md" for each in ENTRIES for at in folders_with(root / each, "NOTES.md")]
-    notes = [each for each in notes if is_own(each, each.parents[1])]  # no link is an entry's
+    notes = [each for each in notes if is_own(each, root)]  # no link is an entry's
     for path in sorted([*notes, *(root / name for p in PAGES for name in glob(p, root_dir=root))]):
         text, own = "", path.name != "NOTES.md"
         # Where it is written is looked up before it is read: a link may take its place meanwhile.
-        place = real(path) if own else real(path.parent) / path.name
+        place = real(path) if own else real(path.parents[1]) / path.parent.name / path.name
+        most, within = (MOST_PAGE_BYTES, root.resolve()) if own else (MOST_BYTES, place.parent)
         try:
-            if text := _quoting(place, root, MOST_PAGE_BYTES if own else MOST_BYTES):
+            if text := _quoting(place, most, within):
                 found[place] = filled(text, leaderboard, path, root / "configs")
         except UsageError as error:
             if own and text:
@@ -87,9 +88,9 @@ def documents(root: Path, leaderboard: Leaderboard) -> tuple[dict[Path, str], li
     return found, wrong
 
 
-def _quoting(path: Path, root: Path, most_bytes: int) -> str:
+def _quoting(path: Path, most_bytes: int, within: Path) -> str:
     """The text of a document that asks something, else an empty one."""
-    body = read_file(path, most_bytes, UsageError, within=root.resolve(), links=False)
+    body = read_file(path, most_bytes, UsageError, within, links=False)
     if START.encode() not in body:
         return ""
     try:

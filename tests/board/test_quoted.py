@@ -314,6 +314,27 @@ def test_notes_are_written_where_they_were_read(
     assert list(files) == [notes]
 
 
+def test_a_folder_that_becomes_a_link_gives_no_other_s_notes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between two looks it led to a folder of mode 700, whose notes stood on the page as its own."""
+    evil, draft = tmp_path / "submissions" / "evil", tmp_path / "draft"
+    for folder in (evil, draft):
+        folder.mkdir(parents=True)
+        (folder / "NOTES.md").write_text("<!-- board fa3: fast -->?<!-- end -->")
+    really = quoted.is_own
+
+    def exchanged(path: Path, top: Path) -> bool:
+        known = really(path, top)
+        evil.rename(tmp_path / "away")
+        evil.symlink_to(draft)
+        return known
+
+    monkeypatch.setattr(quoted, "is_own", exchanged)
+    files, wrong = quoted.documents(tmp_path, BOARD)
+    assert (files, len(wrong)) == ({}, 1)
+
+
 def test_a_folder_whose_name_is_none_asks_nothing(tmp_path: Path) -> None:
     """Notes are named where they are written; this one was as three lines of ours."""
     for name in ("x\n::error::forged\nPASSED rival", "good"):
