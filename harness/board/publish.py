@@ -137,7 +137,8 @@ def _lie(root: Path, board: Leaderboard) -> dict[str, tuple[Path, Path]]:
         homes = [folder.resolve() for folder in layers(base)]
         bear = [(home, home / row.entry) for home in homes if os.path.isdir(home / row.entry)]
         bare = ((home, Path(f"{home / row.entry}{end}")) for home in homes for end in ENTRIES)
-        bear += [(home, file) for home, file in bare if os.path.isfile(file)]
+        # no link to a file is an entry
+        bear += [(home, file) for home, file in bare if os.path.isfile(file) and is_own(file, home)]
         if len(bear) == 1 and is_own(*bear[0][::-1]):
             found[row.entry] = bear[0]
     return found

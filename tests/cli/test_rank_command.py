@@ -25,6 +25,7 @@ from harness.cli import main
 from harness.cli.results import compare
 from harness.cli.results import rank as command
 from harness.errors import StorageError, UsageError
+from harness.process import project
 from harness.process.project import HOME, MARK
 from harness.process.text import dumps, run_document
 from harness.schema import Result, Status, Stopping
@@ -266,15 +267,21 @@ def test_a_folder_that_is_no_entry_says_nothing_of_anothers_row(
         (tmp_path / "submissions" / name).mkdir(parents=True)
         (tmp_path / "submissions" / name / "NOTES.md").write_text("words of qzx")
     (tmp_path / "submissions" / "alice.py").touch()
-    for name in ("bob", "bob.py"):  # a folder called like a file is none
+    for name in ("bob", "bob.py", "eve"):  # a folder called like a file is none, nor is a link
         (tmp_path / "submissions" / name).mkdir()
     (tmp_path / "submissions" / "bob.cu").symlink_to("nowhere")
-    page = page_of(tmp_path, monkeypatch, {"alice": 0.9, "bob": 0.95, "triton_template": 0.97})
+    (tmp_path / "submissions" / "eve" / "submission.py").touch()
+    (tmp_path / "submissions" / "eve.py").symlink_to("eve/submission.py")
+    (tmp_path / "home" / "submissions" / "triton_template").mkdir(parents=True)
+    monkeypatch.setattr(project, "HOME", tmp_path / "home")
+    names = ("alice", "bob", "eve", "triton_template")
+    page = page_of(tmp_path, monkeypatch, dict.fromkeys(names, 0.9))
     assert "words of qzx" not in page
     assert "submissions/triton_template" not in page, "one of the two is not the entry"
     assert "submissions/sdpa_cudnn" not in page
     assert "submissions/alice" not in page, "one of the two is not the entry"
-    assert "submissions/bob" in page, "nothing else there is an entry"
+    for name in ("bob", "eve"):
+        assert f"submissions/{name}" in page, "nothing else there is an entry"
 
 
 def test_notes_that_cannot_be_written_stop_nobodys_board(
@@ -299,6 +306,7 @@ def test_notes_that_cannot_be_read_stop_nobodys_board(
 ) -> None:
     names = ("circle", "far", "fifo", "long", "mine", "none", "shut", "shut/steps/x", "unread")
     monkeypatch.setattr(publish, "base", lambda: tmp_path)
+    monkeypatch.setattr(project, "HOME", tmp_path / "home")
     for name in names:
         (tmp_path / "submissions" / name).mkdir(parents=True)
         (tmp_path / "submissions" / name / "NOTES.md").write_text(f"I am {name}.")
