@@ -124,8 +124,8 @@ def _outside(said: Claims, q: torch.Tensor, k: torch.Tensor, causal: bool) -> st
     if said.together and not any(
         q.shape[3] == headdim
         and q.dtype == dtype
-        and (heads or k.shape[1] == q.shape[1])
-        and (keys or k.shape[2] == q.shape[2])
+        and heads == (k.shape[1] != q.shape[1])
+        and keys == (k.shape[2] != q.shape[2])
         and here in (on, None)  # None: interpreted
         for headdim, dtype, heads, keys, on in said.together
     ):

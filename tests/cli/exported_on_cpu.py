@@ -247,7 +247,10 @@ def strided():
 
 
 def what_no_case_had_together():
-    """Judged in bf16 at one headdim and in fp16 at another, it took bf16 at both."""
+    """Judged in bf16 at one headdim and in fp16 at another, it took bf16 at both.
+
+    Of grouped heads alone it took equal ones too, which a hidden shape has as seldom.
+    """
     PACKAGE.fit._known.clear()
     said = PACKAGE.fit.claims
     on = (9, 0)
@@ -257,7 +260,7 @@ def what_no_case_had_together():
     PACKAGE.fit.claims = {"forward": forward}.get
     for headdim, dtype, heads, taken in (
         (32, torch.bfloat16, 2, True),
-        (32, torch.bfloat16, 4, True),
+        (32, torch.bfloat16, 4, False),
         (64, torch.bfloat16, 4, False),
         (64, torch.float16, 4, True),
         (64, torch.float16, 2, False),

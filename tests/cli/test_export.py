@@ -20,14 +20,14 @@ from harness.board import query, record
 from harness.board.rank import leaderboard
 from harness.catalog.entrants import find_entrants
 from harness.cli import main
-from harness.cli.commands.export import bundle
+from harness.cli.commands.export import bundle, evidence
 from harness.cli.commands.export import command as export
 from harness.cli.commands.export.evidence import Part, lines_of
 from harness.cli.results import verify
 from harness.errors import Exit, UnavailableError, UsageError
 from harness.process.project import HOME
 from harness.schema import Entrant, Kind, Slack, Status
-from tests.board.factory import forged, run_of
+from tests.board.factory import forged, result, run_of
 
 pytest.importorskip("torch")
 pytest.importorskip("triton")
@@ -165,6 +165,15 @@ def test_what_is_exported_is_what_was_judged(python: Python, pair: Path) -> None
     of_records = {line.source_sha256 for line in lines if line.entry == PAIR[0]}
     assert of_records == {told["forward"]["source_sha256"]}
     assert done.stdout.split() == [*of_records, entrant_of(PAIR[1]).source_sha256]
+
+
+def test_a_packed_case_judges_no_call_of_a_package() -> None:
+    """One of packed cases alone answered plain calls, and with zeros."""
+    plain = result().case
+    packed = plain.model_copy(update={"batch": 1, "seqlens": (50, 46)})
+    kinds = evidence._kinds([result(case=plain), result(case=packed)])
+    assert [headdim for headdim, *_ in kinds] == [0, plain.headdim]
+
 
 
 def test_the_evidence_is_the_boards_row_and_its_records(pair: Path, tmp_path: Path) -> None:

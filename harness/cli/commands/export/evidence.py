@@ -11,7 +11,7 @@ from harness.board.rank import WRONG, Board, Leaderboard, Row
 from harness.board.render.heat_map import loss_words
 from harness.board.rivals import place
 from harness.problems import get_problem
-from harness.schema import Claims, Entrant, Result, Status
+from harness.schema import Case, Claims, Entrant, Result, Status
 
 Judged = tuple[Board, Row]
 NO_GPU = "0.0"  # the capability of a CPU
@@ -60,7 +60,7 @@ class Part:
         cases = [result.case for result in self._results]
         if not cases:
             return said
-        headdims, dtypes = ({case.headdim for case in cases}, {case.dtype for case in cases})
+        headdims, dtypes = (set(map(_headdim, cases)), {case.dtype for case in cases})
         judged = {
             "headdims": tuple(each for each in said.headdims if each in headdims),
             "dtypes": tuple(each for each in said.dtypes if each in dtypes),
@@ -99,8 +99,14 @@ class Part:
 
 def _kinds(results: Iterable[Result]) -> list[tuple[int, str, bool, bool, str]]:
     judged = ((r.case, r.machine.capability if r.machine.has_gpu else NO_GPU) for r in results)
-    grouped = ((c.headdim, c.dtype.value, bool(c.kv_heads), bool(c.seqlen_k), g) for c, g in judged)
-    return sorted(set(grouped))
+    dims = ((_headdim(case), case, on) for case, on in judged)
+    kinds = ((d, c.dtype.value, bool(c.kv_heads), bool(c.seqlen_k), on) for d, c, on in dims)
+    return sorted(set(kinds))
+
+
+def _headdim(case: Case) -> int:
+    """Of a packed case none: no call of a package is one."""
+    return 0 if case.seqlens else case.headdim
 
 
 def rows_of(entrant: Entrant, found: Leaderboard) -> list[Judged]:
