@@ -180,7 +180,8 @@ def doubts(row: Result, suite: Suite, cut: bool = False) -> list[str]:
     """Why what is told as measured is nothing that a run of `suite` measures."""
     hidden, passed = row.case.hidden, row.status is Status.PASSED
     planned = hidden_blocks(suite) if hidden else suite.blocks
-    fewest = min(verdict.MIN_BLOCKS, planned) if cut else math.ceil(FEWEST_BLOCKS * planned)
+    fewest = math.ceil(FEWEST_BLOCKS * planned)
+    fewest = min(verdict.MIN_BLOCKS, fewest) if cut else fewest
     timed, error = passed and row.machine.has_gpu, row.error
     contract = get_problem(row.problem).limits(row.case.dtype).contract
     right = error is not None and (
