@@ -42,9 +42,18 @@ def set_process_name(name: str) -> None:
     libc.prctl(PR_SET_NAME, name.encode(), 0, 0, 0)
 
 
-@functools.cache
 def hides_processes() -> bool:
     """Whether /proc does not tell us who is below one that may not be looked into (hidepid)."""
+    return not _told()[0]
+
+
+def hides_files() -> bool:
+    """Whether it does not tell us what such a one holds: all but root with CAP_SYS_PTRACE."""
+    return not _told()[1]
+
+
+@functools.cache
+def _told() -> tuple[bool, bool]:
     if (child := os.fork()) == 0:
         try:
             die_with_parent()
@@ -53,10 +62,11 @@ def hides_processes() -> bool:
         finally:
             os._exit(0)
     os.waitpid(child, os.WUNTRACED)
-    hidden = not os.access(f"/proc/{child}/task/{child}/children", os.R_OK)
+    told = os.access(f"/proc/{child}/task/{child}/children", os.R_OK)
+    followed = os.access(f"/proc/{child}/exe", os.F_OK)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
-    return hidden
+    return told, followed
 
 
 def children(pid: int) -> list[int]:

@@ -639,12 +639,44 @@ print(counted("/bin/sleep"), counted(sys.argv[1]))
 """
 
 
+WITHOUT_PTRACE = """
+import ctypes, os
+libc = ctypes.CDLL(None)
+def keep(told):
+    head, words = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
+    libc.capget(head, words)
+    words[:] = [told(word) for word in words]
+    assert libc.capset(head, words) == 0
+def spawn(program, words, environ):
+    if (pid := os.fork()) == 0:
+        libc.prctl(38, 1, 0, 0, 0)  # as behind the walls: without rights of root, and none to get
+        keep(lambda word: 0)
+        os.execve(program, words, environ)
+    return pid
+keep(lambda word: word & ~(1 << 19))
+os.posix_spawn = spawn
+"""
+
+
 @root_only
-def test_who_runs_what_it_may_not_read_is_not_counted_but_ended() -> None:
+@pytest.mark.parametrize("who", ["another user", "root of a plain container"])
+def test_who_runs_what_it_may_not_read_is_not_counted_but_ended(who: str) -> None:
+    """Root that may not trace could list its files, and took each link for its own target."""
+    without = RUNS_WHAT_IT_MAY_NOT_READ.replace("os.setresuid(65534, 65534, 65534)", WITHOUT_PTRACE)
+    script = RUNS_WHAT_IT_MAY_NOT_READ if who == "another user" else without
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o711)
         program = Path(shutil.copy("/bin/sleep", f"{folder}/sleep"))
         program.chmod(0o111)
-        command = [sys.executable, "-c", RUNS_WHAT_IT_MAY_NOT_READ, str(program)]
+        command = [sys.executable, "-c", script, str(program)]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.stdout.split("\n")[0] == "(False, False) (True, False)", done.stderr
+
+
+@root_only
+def test_root_that_may_not_trace_has_no_wall_of_another_user() -> None:
+    """At level 2 it could read no link of its workers, and counted none of their files."""
+    asks = "\nfrom harness.process.sandbox import enter\nprint(enter.lacking(2))"
+    command = [sys.executable, "-c", WITHOUT_PTRACE + asks]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert "CAP_SYS_PTRACE" in done.stdout, done.stderr

@@ -107,6 +107,8 @@ def lacking(level: int) -> str:
     if process_tree.hides_processes():  # who could neither be stopped nor counted
         how = "be root, sudo mount -o remount,hidepid=0 /proc, or no proc-opts of the container"
         return f"/proc hides processes from us (hidepid): {how}"
+    if level == 2 and os.geteuid() == 0 and process_tree.hides_files():
+        return "root may not ask what another user's process holds open: add CAP_SYS_PTRACE"
     if level == 2:
         return no_namespaces()
     if level == 3 and not os.environ.get(CONTAINER_MARK):

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Container, Iterable, Iterator,
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from harness.process import process_tree
 from harness.process.sandbox.folders import LISTED_S, LOOK_AGAIN_BYTES, UNCOUNTED
 
 Clock = Callable[[], float]
@@ -326,7 +327,7 @@ class Nameless:
 
     def count(self, pids: Collection[int]) -> None:
         """Bring the files up to date; raises Uncounted."""
-        if os.geteuid() != 0 and any(map(hides_its_files, pids)):
+        if process_tree.hides_files() and any(map(hides_its_files, pids)):
             raise Uncounted
         links = _followed(pids, self.clock)
         found = {
@@ -345,10 +346,11 @@ class Nameless:
 
 
 def hides_its_files(pid: int) -> bool:
-    """Whether none but root may list what it holds open: it runs a program it may not read."""
+    """Whether none but root may ask what it holds open: it runs a program it may not read."""
     for thread in _threads_of(pid):
         try:
             os.scandir(f"/proc/{pid}/task/{thread}/fd").close()
+            os.readlink(f"/proc/{pid}/task/{thread}/exe")  # noqa: PTH115 - root may list the others
         except PermissionError:  # noqa: PERF203
             if "VmRSS" in _numbers(f"{pid}/task/{thread}/status"):  # else it is on its way out
                 return True
