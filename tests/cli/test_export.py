@@ -175,7 +175,6 @@ def test_a_packed_case_judges_no_call_of_a_package() -> None:
     assert [headdim for headdim, *_ in kinds] == [0, plain.headdim]
 
 
-
 def test_the_evidence_is_the_boards_row_and_its_records(pair: Path, tmp_path: Path) -> None:
     told = json.loads((pair / PACKAGE / "evidence.json").read_text())
     (board,) = told["forward"]["boards"]
