@@ -124,8 +124,8 @@ def _outside(said: Claims, q: torch.Tensor, k: torch.Tensor, causal: bool) -> st
     if said.together and not any(
         q.shape[3] == headdim
         and q.dtype == dtype
-        and heads == (k.shape[1] != q.shape[1])
-        and keys == (k.shape[2] != q.shape[2])
+        and heads == bool(k.shape[1] != q.shape[1])  # of a compiler's sizes it is a symbol
+        and keys == bool(k.shape[2] != q.shape[2])
         and here in (on, None)  # None: interpreted
         for headdim, dtype, heads, keys, on in said.together
     ):
@@ -171,7 +171,7 @@ def sdpa(
 
     Raises ValueError where a causal mask would leave a query without any key.
     """
-    gqa = q.dim() == 4 and q.shape[1] != k.shape[1]
+    gqa = q.dim() == 4 and bool(q.shape[1] != k.shape[1])  # of a compiler's sizes it is a symbol
     mask = None
     if causal and q.shape[-2] != k.shape[-2]:
         if q.shape[-2] > k.shape[-2]:

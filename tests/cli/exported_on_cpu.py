@@ -89,9 +89,9 @@ def gradients():
 
 
 def compiled():
-    for backend in ("eager", "aot_eager"):
+    for backend, dynamic in (("eager", None), ("aot_eager", None), ("aot_eager", True)):
         torch._dynamo.reset()
-        call = torch.compile(PACKAGE.attention, fullgraph=True, backend=backend)
+        call = torch.compile(PACKAGE.attention, fullgraph=True, backend=backend, dynamic=dynamic)
         near(*by_the_kernel(trained, call))
         near(*by_the_kernel(trained, call, shape=(2, 2, 40, 32)))  # another length
         q, k, v = draw(strided=True)
