@@ -24,8 +24,9 @@ from harness.engine import session
 from harness.engine.events import Observer
 from harness.engine.processes.judge_client import JudgeClient, JudgeFailed
 from harness.engine.run import Run
-from harness.engine.run_state import FAILED_FAST, NOBODY_LEFT
+from harness.engine.run_state import FAILED_FAST
 from harness.measure.machine import inspect_machine
+from harness.measure.verdict import NOBODY_LEFT
 from harness.problems import get_problem
 from harness.process.project import HOME
 from harness.schema import Case, Kind, Result, Status, Suite

@@ -14,12 +14,12 @@ from dataclasses import dataclass, field, replace
 from harness.engine.adaptive import AdaptiveRun
 from harness.engine.correctness import check_cases
 from harness.engine.processes.judge_client import JudgeFailed
-from harness.engine.run_state import NOBODY_LEFT, State
+from harness.engine.run_state import State
 from harness.engine.sustain import sustain
 from harness.engine.timing import name_kernels, time_case
 from harness.errors import HarnessError
 from harness.measure.plan import hidden_blocks
-from harness.measure.verdict import Evidence, conclude_case
+from harness.measure.verdict import NOBODY_LEFT, Evidence, conclude_case
 from harness.schema import Case, Status
 
 

@@ -13,7 +13,7 @@ from harness.engine.processes.worker_process import WorkerProcess
 from harness.measure.machine import version_of
 from harness.measure.stopping import FIXED, StoppingRule
 from harness.measure.telemetry import Monitor
-from harness.measure.verdict import Evidence, RunFacts, Trusted, trusted_of
+from harness.measure.verdict import NOBODY_LEFT, Evidence, RunFacts, Trusted, trusted_of
 from harness.problems import Problem
 from harness.problems.base import Probe
 from harness.problems.shapes import room_for
@@ -22,7 +22,6 @@ from harness.schema import BLAMELESS, Case, Error, Kind, Limits, Result, Status,
 #: Fewest results of a stretch that are kept at once. Who leaves a call out must make all but one of
 #: them before it can tell of the next: with two of them it could make every second call.
 RING = 6
-NOBODY_LEFT = "not measured: no submission was left on this shape"
 FAILED_FAST = "not measured: -x ends a run at its first failure"
 
 

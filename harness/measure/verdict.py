@@ -36,6 +36,8 @@ UNSOUND_DRIFT = 0.10
 #: How an adapter refuses at its import: its library is missing or of the wrong version.
 LACKING = re.compile(r"\b(ImportError|ModuleNotFoundError): ", re.ASCII)
 MIN_BLOCKS = 5  # an interrupted case with fewer keeps its samples and no figure
+#: Nor has a library's that ended with its rivals: no audit takes less than was asked for.
+NOBODY_LEFT = "not measured: no submission was left on this shape"
 
 
 @dataclass
@@ -233,7 +235,8 @@ def _status(evidence: Evidence, clock: ClockCheck, shaky: str) -> tuple[Status, 
         lacking = evidence.status is Status.IMPORT_ERROR and LACKING.search(evidence.reason)
         if evidence.entrant.kind is Kind.BASELINE and lacking:
             return Status.UNAVAILABLE, evidence.reason
-        if not (evidence.status is Status.INTERRUPTED and len(evidence.samples) >= MIN_BLOCKS):
+        cut = evidence.status is Status.INTERRUPTED and evidence.reason != NOBODY_LEFT
+        if not cut or len(evidence.samples) < MIN_BLOCKS:
             return evidence.status, evidence.reason
     if clock.refusal:
         return Status.TIME_CLAIM_REJECTED, clock.refusal

@@ -35,11 +35,11 @@ from harness.campaign.unit import Unit, misfit, plan_units, to_text
 from harness.catalog.request import Request, resolve
 from harness.cli.main import parse_args
 from harness.cli.run_options import placement_of
-from harness.engine.run_state import NOBODY_LEFT
 from harness.errors import UnavailableError, UsageError
 from harness.measure import machine
 from harness.measure.machine import visible
 from harness.measure.stopping import StoppingRule
+from harness.measure.verdict import NOBODY_LEFT
 from harness.process import process_tree
 from harness.process.project import HOME as ROOT
 from harness.schema import Case, Kind, Machine, Result, Speedup, Status, Suite

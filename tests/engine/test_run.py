@@ -21,9 +21,9 @@ from harness.engine.burst import Question, run_burst
 from harness.engine.guards.budget import Budget
 from harness.engine.guards.quiet import Quiet
 from harness.engine.run import Run
-from harness.engine.run_state import NOBODY_LEFT, wanted_probes
+from harness.engine.run_state import wanted_probes
 from harness.errors import WireError
-from harness.measure.verdict import Evidence
+from harness.measure.verdict import NOBODY_LEFT, Evidence
 from harness.problems import get_problem
 from harness.problems.base import Probe
 from harness.process.messages import BurstReport

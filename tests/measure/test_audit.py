@@ -23,7 +23,7 @@ from harness.board import record
 from harness.measure import audit
 from harness.measure.audit import IDLE, Asked, audited, doubts, not_made_again, of_record
 from harness.measure.evenness import lasting
-from harness.measure.verdict import Evidence, asked_facts, conclude_case, trusted_of
+from harness.measure.verdict import NOBODY_LEFT, Evidence, asked_facts, conclude_case, trusted_of
 from harness.problems import get_problem
 from harness.schema import (
     Case,
@@ -152,6 +152,19 @@ def test_what_a_run_writes_is_taken_as_it_is() -> None:
     assert [record.to_line(row) for row in again.values()] == [
         record.to_line(row) for row in TRUE.values()
     ]
+
+
+def test_who_fails_early_has_its_row_however_few_blocks_a_library_had() -> None:
+    """Campaigns drew its case again, twice, and then said that no attempt came to its end."""
+    few = {n: replace(_kept(TRUE[n]), samples=list(TRUE[n].samples)[:5]) for n in ("base", "mine")}
+    few["mine"].fail(Status.CRASHED, "signal 11")
+    few["base"].fail(Status.INTERRUPTED, NOBODY_LEFT)
+    first = TRUE["mine"]
+    facts = replace(FACTS.for_case(first.secret_commitment, SECRET), run=first.run, date=first.date)
+    around = (trusted_of(few, "base"), first.null_gaps_ms[:5], first.telemetry[:5])
+    told = {row.entry: row for row in conclude_case(few, facts, "base", *around)}
+    assert [row.status for row in told.values()] == [Status.INTERRUPTED, Status.CRASHED]
+    assert audited(told, ASKED, SUITE)[1] == []
 
 
 def rows_of(*failed: str) -> dict[str, Result]:

@@ -10,7 +10,14 @@ from typing import Any
 import pytest
 
 from harness.measure.two_clocks import GPU_TOLERANCE
-from harness.measure.verdict import Evidence, RunFacts, conclude, conclude_case, trusted_of
+from harness.measure.verdict import (
+    NOBODY_LEFT,
+    Evidence,
+    RunFacts,
+    conclude,
+    conclude_case,
+    trusted_of,
+)
 from harness.problems import get_problem
 from harness.schema import (
     MOST_SLACK_PCT,
@@ -170,10 +177,18 @@ def test_no_sample_and_no_reason_is_our_fault() -> None:
     assert judge(Evidence(entrant(), CASE)).status is Status.HARNESS_ERROR
 
 
-@pytest.mark.parametrize(("count", "status"), [(4, Status.INTERRUPTED), (9, Status.PASSED)])
-def test_an_interrupted_case_keeps_enough_blocks(count: int, status: Status) -> None:
+@pytest.mark.parametrize(
+    ("count", "why", "status"),
+    [
+        (4, "stopped by Ctrl-C", Status.INTERRUPTED),
+        (9, "stopped by Ctrl-C", Status.PASSED),
+        (9, NOBODY_LEFT, Status.INTERRUPTED),
+    ],
+)
+def test_an_interrupted_case_keeps_enough_blocks(count: int, why: str, status: Status) -> None:
+    """A library's that ended with its rival had a figure; no audit took it, nor the rival's row."""
     evidence = Evidence(entrant(), CASE, samples=samples(0.8, count), worst=EXACT)
-    evidence.fail(Status.INTERRUPTED, "stopped by Ctrl-C")
+    evidence.fail(Status.INTERRUPTED, why)
     result = judge(evidence)
     assert result.status is status
     assert len(result.samples) == count
