@@ -42,18 +42,9 @@ def set_process_name(name: str) -> None:
     libc.prctl(PR_SET_NAME, name.encode(), 0, 0, 0)
 
 
+@functools.cache
 def hides_processes() -> bool:
     """Whether /proc does not tell us who is below one that may not be looked into (hidepid)."""
-    return not _told()[0]
-
-
-def hides_files() -> bool:
-    """Whether it does not tell us what such a one holds: all but root with CAP_SYS_PTRACE."""
-    return not _told()[1]
-
-
-@functools.cache
-def _told() -> tuple[bool, bool]:
     if (child := os.fork()) == 0:
         try:
             die_with_parent()
@@ -62,11 +53,10 @@ def _told() -> tuple[bool, bool]:
         finally:
             os._exit(0)
     os.waitpid(child, os.WUNTRACED)
-    told = os.access(f"/proc/{child}/task/{child}/children", os.R_OK)
-    followed = os.access(f"/proc/{child}/exe", os.F_OK)
+    hidden = not os.access(f"/proc/{child}/task/{child}/children", os.R_OK)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
-    return told, followed
+    return hidden
 
 
 def children(pid: int) -> list[int]:

@@ -299,7 +299,7 @@ LAWS = {
     "process.sandbox.seccomp": {"process.process_tree", "process.sandbox.system_calls"},
     "process.sandbox.system_calls": set(),
     "process.sandbox.readable": set(),
-    "process.sandbox.usage": {"process.process_tree", "process.sandbox.folders"},
+    "process.sandbox.usage": {"process.sandbox.folders"},
     "measure.stats": set(),
     "measure.stopping": {"measure.stats"},
     "measure.two_clocks": {"schema", "measure.stats"},

@@ -38,6 +38,9 @@ PR_CAPBSET_READ, PR_CAPBSET_DROP, PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 23,
 PR_SET_NO_NEW_PRIVS = 38
 ROOM_BYTES = 2 << 30
 FACTS = tuple(Path("/proc", name) for name in readable.PROC_FACTS.split())
+#: Of root, to start, count, stop and end who has become another user, and to remove its files.
+RIGHTS = {0: "CHOWN", 1: "DAC_OVERRIDE", 3: "FOWNER", 5: "KILL", 6: "SETGID", 7: "SETUID"}
+RIGHTS |= {19: "SYS_PTRACE"}
 #: With less an honest worker ends: torch and OpenBLAS start a thread for each core.
 FEWEST_PROCESSES = 32 + 2 * (os.cpu_count() or 1)
 
@@ -107,13 +110,20 @@ def lacking(level: int) -> str:
     if process_tree.hides_processes():  # who could neither be stopped nor counted
         how = "be root, sudo mount -o remount,hidepid=0 /proc, or no proc-opts of the container"
         return f"/proc hides processes from us (hidepid): {how}"
-    if level == 2 and os.geteuid() == 0 and process_tree.hides_files():
-        return "root may not ask what another user's process holds open: add CAP_SYS_PTRACE"
+    if level == 2 and os.geteuid() == 0 and (rights := rights_lacking()):
+        return f"root has no rights over its workers: add {', '.join(rights)}"
     if level == 2:
         return no_namespaces()
     if level == 3 and not os.environ.get(CONTAINER_MARK):
         return "not inside the container of containers/Dockerfile"
     return ""
+
+
+def rights_lacking() -> list[str]:
+    """Which of RIGHTS this process has not, as they are called."""
+    told = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
+    held = int(told.partition("CapEff:")[2].split()[0], 16)
+    return [f"CAP_{name}" for bit, name in RIGHTS.items() if not held >> bit & 1]
 
 
 @functools.cache
