@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from harness.board.record import BadLine, file_name, heads, read, to_line
+from harness.board.record import BadLine, Head, file_name, heads, read, to_line
 from harness.measure import stats
 from harness.measure.verdict import speedup_of
 from harness.schema import Case, Error, Kind, Machine, Result, Sample, Status, Sustained, Telemetry
 from harness.schema.mismatch import Draw, Mismatch
+from tests.house import count
 
 H200 = Machine(
     gpu="NVIDIA H200",
@@ -193,6 +194,13 @@ def stretch(ms: float, watts: float = 660.0, config: str = "hdim64_seq4k") -> Su
         pj_per_flop=1e12 * joules / flops(CASES[config]),
         energy_error_pct=0.5,
     )
+
+
+def committed() -> list[Head]:
+    """The lines of this checkout's records but those of strangers, whom no test of ours holds."""
+    ours = {folder.name for folder in (*count.ours(), *(count.ROOT / "baselines").iterdir())}
+    lines, _ = heads(count.ROOT / "results")
+    return [line for line in lines if line.entry.partition("/")[0] in ours]
 
 
 def load(folder: Path) -> tuple[list[Result], list[BadLine]]:

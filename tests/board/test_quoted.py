@@ -16,7 +16,7 @@ from harness.board.rank import Leaderboard, leaderboard, nowhere
 from harness.errors import UsageError
 from harness.measure.stats import Interval
 from harness.schema import Kind, Result, Slack
-from tests.board.factory import run_of
+from tests.board.factory import committed, run_of
 from tests.golden.texts import results
 from tests.house import count
 
@@ -428,9 +428,8 @@ def test_notes_of_what_has_owners_are_held_to_nothing(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def board_triples() -> dict[str, str]:
     """What stands on the committed board of ours, as people write it → whose it is."""
-    board, _ = query.boards_from(*record.heads(ROOT / "results"))
-    ours = {folder.name for folder in (*count.ours(ROOT), *(ROOT / "baselines").iterdir())}
-    shown = [(one, row.entry) for one in board.boards for row in one.rows if row.entry in ours]
+    board, _ = query.boards_from(committed(), [])
+    shown = [(one, row.entry) for one in board.boards for row in one.rows]
     assert shown
     return {" / ".join(quoted._cells(one, entry)): entry for one, entry in shown}
 
