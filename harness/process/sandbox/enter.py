@@ -40,7 +40,7 @@ ROOM_BYTES = 2 << 30
 FACTS = tuple(Path("/proc", name) for name in readable.PROC_FACTS.split())
 #: Of root, to start, count, stop and end who has become another user, and to remove its files.
 RIGHTS = {0: "CHOWN", 1: "DAC_OVERRIDE", 3: "FOWNER", 5: "KILL", 6: "SETGID", 7: "SETUID"}
-RIGHTS |= {19: "SYS_PTRACE"}
+RIGHTS |= {8: "SETPCAP", 19: "SYS_PTRACE"}
 #: With less an honest worker ends: torch and OpenBLAS start a thread for each core.
 FEWEST_PROCESSES = 32 + 2 * (os.cpu_count() or 1)
 
