@@ -33,8 +33,8 @@ class Claims:
     capabilities: tuple[tuple[int, int], ...]  # of the GPUs that it was judged on
     needs: tuple[int, int]  # the least, of what nobody judged
     interpreted: bool  # Triton's interpreter runs it on a CPU
-    #: (headdim, dtype, grouped heads, unequal lengths, GPU) of each judged case; none: all.
-    together: tuple[tuple[int, torch.dtype, bool, bool, tuple[int, int]], ...] = ()
+    #: (headdim, dtype, grouped heads, sign of keys - queries, GPU) of each judged case; none: all.
+    together: tuple[tuple[int, torch.dtype, bool, int, tuple[int, int]], ...] = ()
 
 
 @functools.cache
@@ -55,7 +55,7 @@ def claims(name: str) -> Claims | None:
         capabilities=tuple(_pair(text) for text in told["capabilities"]),
         needs=_pair(told["needs"]["compute_capability"]),
         interpreted=told["language"] == "triton",
-        together=tuple((d, DTYPES[t], h, k, _pair(on)) for d, t, h, k, on in told["together"]),
+        together=tuple((d, DTYPES[t], h, m, _pair(on)) for d, t, h, m, on in told["together"]),
     )
 
 
@@ -125,9 +125,9 @@ def _outside(said: Claims, q: torch.Tensor, k: torch.Tensor, causal: bool) -> st
         q.shape[3] == headdim
         and q.dtype == dtype
         and heads == bool(k.shape[1] != q.shape[1])  # of a compiler's sizes it is a symbol
-        and keys == bool(k.shape[2] != q.shape[2])
+        and more == bool(k.shape[2] > q.shape[2]) - bool(k.shape[2] < q.shape[2])
         and here in (on, None)  # None: interpreted
-        for headdim, dtype, heads, keys, on in said.together
+        for headdim, dtype, heads, more, on in said.together
     ):
         told = f"headdim {q.shape[3]}, {q.dtype}, such heads and lengths"
         return f"{told}, never judged together on such a GPU"

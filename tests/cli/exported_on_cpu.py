@@ -254,7 +254,7 @@ def what_no_case_had_together():
     PACKAGE.fit._known.clear()
     said = PACKAGE.fit.claims
     on = (9, 0)
-    together = ((32, torch.bfloat16, True, False, on), (64, torch.float16, False, False, on))
+    together = ((32, torch.bfloat16, True, 0, on), (64, torch.float16, False, 0, on))
     dtypes = (torch.float16, torch.bfloat16)
     forward = dataclasses.replace(said("forward"), dtypes=dtypes, gqa=True, together=together)
     PACKAGE.fit.claims = {"forward": forward}.get

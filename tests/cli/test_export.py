@@ -175,6 +175,14 @@ def test_a_packed_case_judges_no_call_of_a_package() -> None:
     assert [headdim for headdim, *_ in kinds] == [0, plain.headdim]
 
 
+@pytest.mark.parametrize(("keys", "more"), [(None, 0), (8192, 1), (77, -1)])
+def test_more_keys_than_queries_judge_nothing_of_fewer(keys: int | None, more: int) -> None:
+    """A kernel that was wrong on fewer was never asked, and a package computed them with it."""
+    case = result().case.model_copy(update={"seqlen_k": keys, "causal": False})
+    ((_, _, _, told, _),) = evidence._kinds([result(case=case)])
+    assert told == more
+
+
 def test_the_evidence_is_the_boards_row_and_its_records(pair: Path, tmp_path: Path) -> None:
     told = json.loads((pair / PACKAGE / "evidence.json").read_text())
     (board,) = told["forward"]["boards"]

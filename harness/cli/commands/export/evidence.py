@@ -49,7 +49,7 @@ class Part:
         return [result for result in results if result.machine.has_gpu] or results
 
     @property
-    def together(self) -> list[tuple[int, str, bool, bool, str]]:
+    def together(self) -> list[tuple[int, str, bool, int, str]]:
         """Which headdims, types, grouped heads and unequal lengths one case had together, where."""
         return _kinds(self._results)
 
@@ -97,11 +97,16 @@ class Part:
         }
 
 
-def _kinds(results: Iterable[Result]) -> list[tuple[int, str, bool, bool, str]]:
+def _kinds(results: Iterable[Result]) -> list[tuple[int, str, bool, int, str]]:
     judged = ((r.case, r.machine.capability if r.machine.has_gpu else NO_GPU) for r in results)
-    dims = ((_headdim(case), case, on) for case, on in judged)
-    kinds = ((d, c.dtype.value, bool(c.kv_heads), bool(c.seqlen_k), on) for d, c, on in dims)
-    return sorted(set(kinds))
+    return sorted({(*_kind(case), on) for case, on in judged})
+
+
+def _kind(case: Case) -> tuple[int, str, bool, int]:
+    """Headdim, dtype, whether heads are grouped, 1 for more keys than queries, -1 for fewer."""
+    keys = case.seqlen_k or case.seqlen
+    more = (keys > case.seqlen) - (keys < case.seqlen)
+    return _headdim(case), case.dtype.value, bool(case.kv_heads), more
 
 
 def _headdim(case: Case) -> int:
