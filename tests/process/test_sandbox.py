@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -549,6 +550,23 @@ def test_no_older_kernel_leaves_a_door_open(tmp_path: Path) -> None:
     found = dict(map(json.loads, done.stdout.splitlines()))
     shut = {"far": [], "shown": ["open 0 0", "list", "run"], "others": []}
     assert found == dict.fromkeys(range(1, landlock.abi() + 1), shut), done.stderr
+
+
+@pytest.mark.parametrize(("abi", "flags"), [(6, 0), (7, 5)])
+def test_no_refusal_of_an_entrant_s_is_logged(
+    abi: int, flags: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """100,000 a second went to the log of a host that audits."""
+    calls: list[tuple[int, ...]] = []
+
+    def syscall(*asked: int) -> int:
+        calls.append(asked)
+        return os.open("/dev/null", os.O_RDONLY) if asked[0] == landlock.CREATE else 0
+
+    monkeypatch.setattr(landlock, "libc", SimpleNamespace(syscall=syscall))
+    monkeypatch.setattr(landlock, "abi", lambda: abi)
+    landlock.restrict([])
+    assert [asked[2] for asked in calls if asked[0] == landlock.RESTRICT] == [flags]
 
 
 OPENS_PROC = """

@@ -23,8 +23,9 @@ USE = READ_FILE | READ_DIR | WRITE_FILE  # what is there, and nothing new
 DEVICE = USE | IOCTL_DEV
 NET_TCP = 0b11  # bind, connect
 SCOPE_ABSTRACT_UNIX, SCOPE_SIGNAL = 1, 2  # CUDA IPC works without
-#: ABI that knows truncation, TCP, that scopes signals and abstract sockets.
-CUTS_FROM, NET_FROM, SCOPES_FROM = 3, 4, 6
+#: ABI that knows truncation, TCP, that scopes signals and abstract sockets, that can be silent.
+CUTS_FROM, NET_FROM, SCOPES_FROM, LOGS_FROM = 3, 4, 6, 7
+LOG_NOTHING = 1 | 4  # of what is refused to us or in a ruleset within
 PATH_BENEATH = 1  # LANDLOCK_RULE_PATH_BENEATH
 
 
@@ -44,7 +45,8 @@ def restrict(grants: Iterable[tuple[Path, int]]) -> None:
     fd = checked("landlock", libc.syscall(CREATE, told, ctypes.c_size_t(len(told)), 0), 0)
     for path, rights in grants:
         _allow(fd, path, rights & handled)
-    checked("landlock", libc.syscall(RESTRICT, fd, 0), 0)
+    flags = LOG_NOTHING if version >= LOGS_FROM else 0  # 100,000 refusals a second fill a log
+    checked("landlock", libc.syscall(RESTRICT, fd, flags), 0)
     os.close(fd)
 
 
