@@ -103,7 +103,9 @@ def run_campaign(
         view.note(f"--resume: {left} of {asked} still to be recorded")
     if units:
         executor = placement.make_executor(request)
-        builders = 0 if request.suite.device == "cpu" else placement.builders
+        # Ray would place them beside who schedules, and Slurm gives each a job
+        ahead = placement.executor == "local" and request.suite.device == "gpu"
+        builders = placement.builders if ahead else 0
         runs = {head.run for head in record.heads(results)[0]}
         if lost := Campaign(executor, units, save, view, builders, runs).run():
             said = f"{lost} units died on every attempt; their rows say HARNESS_ERROR and why"

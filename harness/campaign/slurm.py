@@ -81,11 +81,8 @@ class Slurm:
     # ------------------------------------------------------------------ the interface
 
     def submit(self, unit: Unit) -> None:
-        """Keep it for the next array; builders do not get a job of their own."""
-        if unit.task == "build":
-            self._said.append(gone(unit.label))
-        else:
-            self._waiting.append(unit)
+        """Keep it for the next array."""
+        self._waiting.append(unit)
 
     def poll(self, timeout_s: float) -> list[Told]:
         """Send what waits as one array; read what the events' files have grown by."""

@@ -24,7 +24,7 @@ from harness import PROTOCOL
 from harness.board import record
 from harness.board.store import Store
 from harness.campaign import child as child_module
-from harness.campaign import node
+from harness.campaign import node, placement
 from harness.campaign.campaign import MOST_NOTES, RETRIES, Campaign
 from harness.campaign.executor import Told, gone
 from harness.campaign.local import COMMAND, Local
@@ -91,6 +91,28 @@ class Chaos:
     def close(self) -> None:
         """Nothing is left."""
         assert not self.streams
+
+
+@pytest.mark.parametrize(("engine", "builders"), [("local", 3), ("ray", 0), ("slurm", 0)])
+def test_only_here_anything_is_built_ahead(
+    engine: str, builders: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray had strangers' builders on the host that schedules."""
+    asked: list[int] = []
+
+    class Seen:
+        def __init__(self, *words: Any) -> None:
+            asked.append(words[4])
+
+        def run(self) -> int:
+            return 0
+
+    monkeypatch.setattr(placement, "Campaign", Seen)
+    monkeypatch.setattr(Placement, "make_executor", lambda *_: None)
+    where = Placement(executor=engine, builders=3)
+    suite = SUITE.model_copy(update={"device": "gpu"})
+    placement.run_campaign(request(["mine"], suite), where, tmp_path, print, Watched())
+    assert asked == [builders]
 
 
 def test_a_disk_that_is_full_for_one_unit_costs_no_other_its_rows() -> None:
