@@ -120,8 +120,8 @@ def judged(installed: Path, command: Path, demo: Path) -> tuple[list[dict[str, A
 
 def test_the_wheel_holds_what_a_run_reads_and_nothing_else(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
-        infos = [info for info in archive.infolist() if ".dist-info/" not in info.filename]
-    names = {info.filename for info in infos}
+        packed = {info.filename: info.compress_size for info in archive.infolist()}
+    names = {name for name in packed if ".dist-info/" not in name}
     assert {name.split("/")[0] for name in names} == {"attnboard"}
     inside = {name.removeprefix("attnboard/") for name in names}
     folders = {name.split("/")[0] for name in inside if "/" in name}
@@ -130,16 +130,11 @@ def test_the_wheel_holds_what_a_run_reads_and_nothing_else(wheel: Path) -> None:
     tracked = subprocess.run(asked, cwd=HOME, capture_output=True, text=True, check=False)
     if tracked.returncode == 0:  # a checkout
         assert set(tracked.stdout.split()) <= inside
-    mine = tuple(f"attnboard/submissions/{folder.name}/" for folder in ours())
-    own = [  # what has owners no test of ours holds
-        info
-        for info in infos
-        if info.filename.startswith(mine) or "/submissions/" not in info.filename
-    ]
-    kernels = [info.filename for info in own if "/submissions/" in info.filename]
-    assert kernels
-    assert not [name for name in kernels if "/steps/" in name or "/results/" in name]
-    assert sum(info.compress_size for info in own) < 2 << 20
+    kernels = {name for name in inside if name.startswith(("submissions/", "baselines/"))}
+    mine = ("baselines/", *(f"submissions/{folder.name}/" for folder in ours()))
+    theirs = {name for name in kernels if not name.startswith(mine)}  # no test of ours holds it
+    assert not [name for name in kernels - theirs if "/steps/" in name or "/results/" in name]
+    assert wheel.stat().st_size - sum(packed[f"attnboard/{name}"] for name in theirs) < 2 << 20
 
 
 def test_harness_is_nobodys_package(installed: Path, command: Path) -> None:
