@@ -79,9 +79,11 @@ def run_block(state: State, case: Case, block: Block) -> bool:
             rest_s = _rest_s(turn, longer_ms)
             time.sleep(rest_s if worker.starts == starts else MOST_REST_S)
         planned = block.index < state.suite.blocks  # friends can have many more come
-        if turn.rest_ms > state.facts.tolerance.rest_ms and (asked.counts or planned):
+        awake = end_woken(state, case)
+        woken += awake  # whoever was beside them is not to blame for a slow turn
+        restful = awake or turn.rest_ms <= state.facts.tolerance.rest_ms
+        if not restful and (asked.counts or planned):
             restless += [name] if _strike(state, name, case) else []
-        woken += end_woken(state, case)
         if strangers := state.quiet.strangers(state.workers.values()):
             why = f"process {', '.join(strangers)} took the GPU"
             _forget(state, case, block, why, state.contended)

@@ -267,6 +267,20 @@ def test_who_keeps_the_machine_beside_its_calls_costs_nobody_a_block_and_goes(
     assert bench.blocks_of("base") == [2]
 
 
+def test_who_was_slow_beside_one_that_woke_is_not_to_blame(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A friend in each of a few turns, and an honest one's clock was not believed."""
+    woken = iter([[], ["friend"], [], []])
+    monkeypatch.setattr(timing, "end_woken", lambda *_: next(woken, []))
+    bench.takes_beside_its_calls(60.0, monkeypatch)
+    bench.run(0)
+    assert bench.blocks_of("base") == bench.blocks_of("mine") == [], "it counts for nobody"
+    assert bench.state.record("mine", CASE).restless == 0
+    bench.run(1)
+    assert bench.state.record("mine", CASE).restless == 1, "by itself it is"
+
+
 @pytest.mark.parametrize(
     ("told", "rest_s"),
     [
