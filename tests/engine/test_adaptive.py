@@ -210,6 +210,17 @@ def test_a_race_spends_the_blocks_on_the_fast(bench: Make) -> None:
     assert made.why("first") == "measured to the end"
 
 
+@pytest.mark.parametrize("rule", [{"race": 1}, {"until_pct": 0.05}])
+def test_the_pace_stays_to_the_end(bench: Make, rule: dict[str, float]) -> None:
+    """Beside cuDNN alone, which works on the host on packed sequences, nobody was ranked."""
+    field = {"a": 0.8, "twin": 0.8002, "quick": 0.9, "usual": 1.2}
+    made = bench(StoppingRule(**rule), field, quick=Kind.BASELINE, usual=Kind.BASELINE)  # type: ignore[arg-type]
+    AdaptiveRun(made.state).run()
+    assert made.count("quick") == made.count("base") == made.count("a") >= 20
+    assert made.count("usual") < made.count("quick")
+    assert "left the race" in made.why("usual") or "told apart" in made.why("usual")
+
+
 def test_a_claim_that_the_judge_did_not_see_pushes_nobody_out(bench: Make) -> None:
     made = bench(StoppingRule(race=1), {"honest": 0.8, "liar": 0.4})
     made.hidden_ms["liar"] = 0.4
