@@ -101,6 +101,14 @@ def test_no_other_project_is_opened_nor_what_holds_one(home: Path) -> None:
     assert deny.refusal(home / "lib") == f"it holds {other}", "whatever else is in there"
 
 
+def test_what_cannot_be_listed_stays_shut(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mode 0711 on LD_LIBRARY_PATH: the project in it was not seen, and was read by its name."""
+    shuts = os.fspath(home / "lib")
+    monkeypatch.setattr(os, "access", lambda path, mode: mode == os.R_OK and str(path) != shuts)
+    assert "cannot be listed" in shut(home).refusal(home / "lib")
+    assert not shut(home).refusal(home / "lib" / "fast")
+
+
 def test_a_link_opens_no_more_than_what_it_points_to(home: Path) -> None:
     for name, target in (("all", "/"), ("mine", home), ("keys", home / ".ssh")):
         (home / "lib" / name).symlink_to(target)
@@ -509,13 +517,19 @@ def test_a_current_folder_that_is_gone_ends_no_command(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_one_gpu_s_node_and_the_control_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    empty: list[Path] = []
-    names = ["nvidia0", "nvidia1", "nvidia10", "nvidiactl", "nvidia-uvm"]
-    monkeypatch.setattr(
-        Path, "glob", lambda self, what: [self / n for n in names] if what == "nvidia*" else empty
-    )  # fmt: skip
-    monkeypatch.setattr(Path, "is_dir", lambda self: False)
-    everything = {path.name for path in readable.gpu_nodes()}
-    assert everything == set(names)
-    assert {path.name for path in readable.gpu_nodes(1)} == {"nvidia1", "nvidiactl", "nvidia-uvm"}
+def test_one_gpu_s_node_and_the_control_nodes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """NVSwitch's, GPUDirect Storage's and the channels of IMEX are no part of a GPU."""
+    others = "nvidia-nvswitchctl nvidia-nvswitch0 nvidia-fs0 nvidia-caps-imex-channels/channel0"
+    control = {"nvidiactl", "nvidia-uvm", "nvidia-caps/nvidia-cap1"}
+    for name in (*others.split(), *control, "nvidia0", "nvidia1", "nvidia10"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    monkeypatch.setattr(readable, "Path", lambda _: tmp_path)
+
+    def shown(*minor: int) -> set[str]:
+        return {str(path.relative_to(tmp_path)) for path in readable.gpu_nodes(*minor)}
+
+    assert shown() == {"nvidia0", "nvidia1", "nvidia10", *control}
+    assert shown(1) == {"nvidia1", *control}

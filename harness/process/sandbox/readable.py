@@ -53,6 +53,9 @@ PROC_FACTS += "sys/abi sys/crypto sys/fs sys/kernel sys/vm"
 ENVIRONMENT = ("bin", "include", "lib", "lib64", "share", "pyvenv.cfg")  # of a venv
 TOOLCHAIN = "bin include lib lib32 lib64 libexec nvvm targets *-linux-gnu"  # of a compiler's prefix
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
+#: NVIDIA's, beside each GPU's own. Not NVSwitch's, GPUDirect Storage's or the channels of IMEX, by
+#: which memory crosses to other machines.
+GPU_CONTROL = "nvidiactl nvidia-uvm nvidia-uvm-tools nvidia-caps/*"
 
 
 @functools.cache
@@ -89,10 +92,9 @@ def devices(named: tuple[Path, ...] | None = None) -> list[Path]:
 
 def gpu_nodes(minor: int | None = None) -> list[Path]:
     """NVIDIA's nodes: for control, of the capabilities, and of the GPU `minor` (None: of all)."""
-    nodes = [path for path in Path("/dev").glob("nvidia*") if not path.is_dir()]
-    nodes += [path for folder in Path("/dev").glob("nvidia-caps*") for path in folder.glob("*")]
-    mine = [path for path in nodes if not path.name[6:].isdigit() or path.name == f"nvidia{minor}"]
-    return nodes if minor is None else mine
+    one = "[0-9]*" if minor is None else str(minor)
+    patterns = f"nvidia{one}", *GPU_CONTROL.split()
+    return [path for what in patterns for path in Path("/dev").glob(what)]
 
 
 NEVER_INSIDE = ("/boot", "/dev", "/etc", "/proc", "/run", "/sys")
@@ -125,6 +127,8 @@ class DenyList:
             return why
         if path == self.here:
             return "it is the current folder; write its whole path if you mean it"
+        if not os.access(path, os.R_OK):
+            return "it cannot be listed, and may hold anything"
         above = (path, *path.parents) if not PACKAGES.intersection(path.parts) else ()
         projects = [p for p in above if os.path.isfile(p / PROJECT) or self._is_other(p)]
         hidden = (p for p in above if p.name.startswith(".") and self._is_home(p.parent))
