@@ -1,8 +1,8 @@
 """Blocks for whom they still tell something: `--race` and `--until` of all cases together.
 
 Every case advances by one block in turn until all have the blocks of the next look; then the rule
-(stopping.py) says who is in. The baseline, the control, the pace and the null kernel stay to the
-end: every block is paired, and both clocks are compared in it. Who leaves keeps his samples.
+(stopping.py) says who is in. The libraries and the null kernel stay to the end, so that every
+block is paired and both clocks can be compared in it. Who leaves keeps his samples.
 
 Each look asks anew, of everybody: who was pushed out by one that has failed since, or is slow by
 now, is in again, and gets the blocks that it missed.
@@ -18,7 +18,7 @@ from harness.engine.sustain import sustain
 from harness.engine.timing import clock_verdict, intervals, repeat_disturbed, run_block
 from harness.measure import stopping
 from harness.measure.plan import Block, further_block, plan_case
-from harness.measure.verdict import class_of, pace_of
+from harness.measure.verdict import class_of
 from harness.schema import Case, Kind, Stopping, times_ms
 
 
@@ -60,20 +60,20 @@ class AdaptiveRun:
 
     @property
     def kept(self) -> tuple[str, ...]:
-        """Who runs to the end whatever the data say: of the libraries also each case's pace.
+        """Who runs to the end whatever the data say, each once.
 
-        Everybody's clock is held against it in the blocks that both ran (verdict.py); cuDNN's gap
-        on packed sequences is twice as wide as others', beside it alone nobody would be ranked.
+        Clocks are held against the fastest library of the same blocks (verdict.py). cuDNN's gap on
+        packed sequences is twice as wide as others': beside it alone nobody would be ranked.
         """
-        state, control = self.state, self.state.roles.control
-        trusted = (state.trusted(lane.case) for lane in self.lanes)
-        paces = (pace_of(told, told[control])[0] for told in trusted if control in told)
-        return (state.roles.baseline, control, state.roles.null, *paces)
+        state, roles, cases = self.state, self.state.roles, [lane.case for lane in self.lanes]
+        ours = (n for n, each in state.workers.items() if each.entrant.kind is Kind.BASELINE)
+        libraries = (n for n in ours if any(state.may_run(n, case) for case in cases))
+        return tuple(dict.fromkeys((roles.baseline, roles.control, roles.null, *libraries)))
 
     @property
     def running(self) -> list[str]:
         """Who is in the next block."""
-        return [*self.active, *dict.fromkeys(self.kept)]
+        return [*self.active, *self.kept]
 
     @property
     def looks(self) -> tuple[int, ...]:
@@ -217,7 +217,7 @@ class AdaptiveRun:
         assert until_pct is not None
         open_ = [pair for pair in self._pairs() if pair.word(until_pct) == "open"]
         still = {name for pair in open_ for name in (pair.faster, pair.slower)}
-        for name in {*self.shown} - still - {*self.kept} - self.left.keys():
+        for name in self.active - still:
             self._tell(name, "told apart from its neighbours, or equal to them")
         # who left may come back: a later look can show other neighbours
         self.active = still - set(self.kept)

@@ -79,10 +79,9 @@ def run_block(state: State, case: Case, block: Block) -> bool:
             rest_s = _rest_s(turn, longer_ms)
             time.sleep(rest_s if worker.starts == starts else MOST_REST_S)
         planned = block.index < state.suite.blocks  # friends can have many more come
-        awake = end_woken(state, case)
-        woken += awake  # whoever was beside them is not to blame for a slow turn
-        restful = awake or turn.rest_ms <= state.facts.tolerance.rest_ms
-        if not restful and (asked.counts or planned):
+        woken += end_woken(state, case)  # who is slow beside them, or behind, is not to blame
+        slow = turn.rest_ms > state.facts.tolerance.rest_ms and not woken
+        if slow and (asked.counts or planned):
             restless += [name] if _strike(state, name, case) else []
         if strangers := state.quiet.strangers(state.workers.values()):
             why = f"process {', '.join(strangers)} took the GPU"

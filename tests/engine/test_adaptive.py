@@ -44,6 +44,7 @@ class Bench:
         self.fails_in: dict[str, int] = {}
         self.rough: set[str] = set()
         self.slower_from: dict[str, tuple[int, float]] = {}  # block, times as slow
+        self.late_in: set[tuple[str, int]] = set()  # whose burst of which block is late
         self.met: list[tuple[str, Block]] = []
         self.rng = random.Random(41)
         self.now_s = 0.0
@@ -87,6 +88,7 @@ class Bench:
             outside = 4 * (ms + hidden) + GAP_MS + self.rng.gauss(0, 0.004)
             off = 0.1 if name in self.rough else 1e-4
             known.saw(Error(max_diff=off, rel_l2=off, worst_row=off, finite=True))
+            outside += 5.0 * ((name, block.index) in self.late_in)
             known.samples.append(Sample(block=block.index, calls_ms=(ms,) * 4, t2_ms=outside))
         return True
 
@@ -210,15 +212,24 @@ def test_a_race_spends_the_blocks_on_the_fast(bench: Make) -> None:
     assert made.why("first") == "measured to the end"
 
 
-@pytest.mark.parametrize("rule", [{"race": 1}, {"until_pct": 0.05}])
-def test_the_pace_stays_to_the_end(bench: Make, rule: dict[str, float]) -> None:
+@pytest.mark.parametrize("rule", [{"race": 1}, {"until_pct": 0.05}, {"race": 1, "until_pct": 0.05}])
+def test_libraries_stay_to_the_end_each_once_a_block(bench: Make, rule: dict[str, Any]) -> None:
     """Beside cuDNN alone, which works on the host on packed sequences, nobody was ranked."""
-    field = {"a": 0.8, "twin": 0.8002, "quick": 0.9, "usual": 1.2}
-    made = bench(StoppingRule(**rule), field, quick=Kind.BASELINE, usual=Kind.BASELINE)  # type: ignore[arg-type]
+    field = {"a": 0.8, "twin": 0.8002, "far": 1.1, "quick": 0.9, "usual": 1.2, "absent": 1.0}
+    kinds = dict.fromkeys(("quick", "usual", "absent"), Kind.BASELINE)
+    made = bench(StoppingRule(**rule), field, **kinds)
+    for case in CASES:
+        made.state.record("absent", case).fail(Status.UNAVAILABLE, "not installed")
+    made.late_in = {("a", 3), ("quick", 5)}
     AdaptiveRun(made.state).run()
-    assert made.count("quick") == made.count("base") == made.count("a") >= 20
-    assert made.count("usual") < made.count("quick")
-    assert "left the race" in made.why("usual") or "told apart" in made.why("usual")
+    blocks = [sample.block for sample in made.state.record("base", CASES[0]).samples]
+    assert len(blocks) == len(set(blocks)) >= 20
+    for name in ("quick", "usual"):
+        told = made.state.record(name, CASES[0]).samples
+        assert [sample.block for sample in told] == blocks
+    assert made.count("far") <= made.count("a") <= len(blocks)
+    assert "the end" in made.why("usual") or "time limit" in made.why("usual")
+    assert not made.why("absent") or "no time" in made.why("absent")
 
 
 def test_a_claim_that_the_judge_did_not_see_pushes_nobody_out(bench: Make) -> None:
