@@ -103,9 +103,16 @@ def test_no_other_project_is_opened_nor_what_holds_one(home: Path) -> None:
 
 def test_what_cannot_be_listed_stays_shut(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Mode 0711 on LD_LIBRARY_PATH: the project in it was not seen, and was read by its name."""
-    shuts = os.fspath(home / "lib")
-    monkeypatch.setattr(os, "access", lambda path, mode: mode == os.R_OK and str(path) != shuts)
+    scandir = os.scandir
+
+    def refuses(path: Path) -> object:
+        if path == home / "lib":
+            raise PermissionError(13, "Permission denied")
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refuses)
     assert "cannot be listed" in shut(home).refusal(home / "lib")
+    assert "cannot be listed" in shut(home).holds(home / "lib"), "as a part of a compiler, too"
     assert not shut(home).refusal(home / "lib" / "fast")
 
 
@@ -521,8 +528,9 @@ def test_one_gpu_s_node_and_the_control_nodes(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """NVSwitch's, GPUDirect Storage's and the channels of IMEX are no part of a GPU."""
-    others = "nvidia-nvswitchctl nvidia-nvswitch0 nvidia-fs0 nvidia-caps-imex-channels/channel0"
-    control = {"nvidiactl", "nvidia-uvm", "nvidia-caps/nvidia-cap1"}
+    others = "nvidia-nvswitchctl nvidia-nvswitch0 nvidia-fs0 nvidia-caps-imex-channels/channel0 "
+    others += "nvidia-caps/nvidia-cap1 nvidia-caps/nvidia-cap2"  # MIG's own
+    control = {"nvidiactl", "nvidia-uvm", *(f"nvidia-caps/nvidia-cap{n}" for n in (3, 12, 20))}
     for name in (*others.split(), *control, "nvidia0", "nvidia1", "nvidia10"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()

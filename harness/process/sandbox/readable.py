@@ -54,8 +54,9 @@ ENVIRONMENT = ("bin", "include", "lib", "lib64", "share", "pyvenv.cfg")  # of a 
 TOOLCHAIN = "bin include lib lib32 lib64 libexec nvvm targets *-linux-gnu"  # of a compiler's prefix
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 #: NVIDIA's, beside each GPU's own. Not NVSwitch's, GPUDirect Storage's or the channels of IMEX, by
-#: which memory crosses to other machines.
-GPU_CONTROL = "nvidiactl nvidia-uvm nvidia-uvm-tools nvidia-caps/*"
+#: which memory crosses to other machines; nor cap1 and cap2, by which MIG is set and watched.
+GPU_CONTROL = "nvidiactl nvidia-uvm nvidia-uvm-tools nvidia-caps/nvidia-cap[3-9]* "
+GPU_CONTROL += "nvidia-caps/nvidia-cap[12][0-9]*"
 
 
 @functools.cache
@@ -127,8 +128,6 @@ class DenyList:
             return why
         if path == self.here:
             return "it is the current folder; write its whole path if you mean it"
-        if not os.access(path, os.R_OK):
-            return "it cannot be listed, and may hold anything"
         above = (path, *path.parents) if not PACKAGES.intersection(path.parts) else ()
         projects = [p for p in above if os.path.isfile(p / PROJECT) or self._is_other(p)]
         hidden = (p for p in above if p.name.startswith(".") and self._is_home(p.parent))
@@ -139,7 +138,10 @@ class DenyList:
 
     def holds(self, path: Path) -> str:
         """Why not even a compiler's folder is opened: what it is or holds, or whose it is."""
-        around = (os.fspath(path), *_within(path))  # hundreds: no Path of each
+        try:
+            around = (os.fspath(path), *_within(path))  # hundreds: no Path of each
+        except OSError:
+            return "it cannot be listed, and may hold anything"
         projects = [Path(p) for p in around if os.path.isfile(f"{p}/{PROJECT}")]
         if not PACKAGES.intersection(path.parts):
             projects += (Path(p) for p in around if self._is_other(p))
@@ -175,7 +177,7 @@ def real(path: str | Path) -> Path:
 
 
 def _within(folder: Path) -> list[str]:
-    with contextlib.suppress(OSError), os.scandir(folder) as entries:  # a link's end may be no file
+    with contextlib.suppress(NotADirectoryError), os.scandir(folder) as entries:
         return [entry.path for entry in entries if not entry.is_file(follow_symlinks=False)]
     return []
 
