@@ -9,8 +9,8 @@ q, o [batch, heads, seqlen_q, headdim], k, v [batch, kv_heads, seqlen_k, headdim
 [batch, heads, seqlen_q]. o lies in memory as `torch.empty_like(q)` does, and so do gradients if the
 backward takes any strides; else they are contiguous.
 Compilers and CUDA graphs see the lower three, which have no autograd: it is in `attention`. Each is
-a function, which runs on the current GPU and which compiled code calls, and the operator around it,
-which first makes the GPU of its tensors the current one.
+a function, which makes the GPU of its tensors the current one and which compiled code calls, and
+the operator around it.
 """
 
 from __future__ import annotations
@@ -269,10 +269,11 @@ def _traced(name: str, fake: Callable[..., Some]) -> Callable[..., Some]:
 
 
 for _name, (_run, _fake) in FUNCTIONS.items():
+    _function = _on_its_gpu(_run)
     for _key in ("CPU", "CUDA"):
-        LIBRARY.impl(_name, _on_its_gpu(_run), _key)
+        LIBRARY.impl(_name, _function, _key)
     torch.library.register_fake(f"{NAMESPACE}::{_name}", _traced(_name, _fake), lib=LIBRARY)
-    setattr(_ops, f"{_name}_function", _run)
+    setattr(_ops, f"{_name}_function", _function)
 
 ATTENTION, INFERENCE = _ops.attention.default, _ops.inference.default
 TRAINING, GRADIENTS = _ops.training.default, _ops.gradients.default

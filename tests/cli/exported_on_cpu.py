@@ -65,6 +65,21 @@ def trained(call, **more):
     return [o, *torch.autograd.grad(o, (q, k, v), do)], reference(q, k, v, do)
 
 
+def where_autocast_is_on(run):
+    """Run it; whether autocast is on, each time that a judged function is called."""
+    judged, seen = PACKAGE.ops.judged, []
+    function = judged.function
+
+    def watched(name):
+        seen.append(torch.is_autocast_enabled("cpu"))
+        return function(name)
+
+    judged.function = watched
+    run()
+    judged.function = function
+    return seen
+
+
 def by_the_kernel(call, *args, **kwargs):
     """What `call` gives, which must not fall back."""
     with warnings.catch_warnings():
@@ -129,26 +144,23 @@ def checkpointed():
 
 def autocast():
     """Inputs are cast; within it a kernel's own products of float32 are what its judge saw."""
-    judged, seen = PACKAGE.ops.judged, []
-    function = judged.function
-
-    def watched(name):
-        seen.append(torch.is_autocast_enabled("cpu"))
-        return function(name)
 
     def call(q, k, v):
         with torch.autocast("cpu", dtype=torch.float16):
             o = PACKAGE.attention(q, k, v)
-            assert o.dtype == torch.float16
-            o.backward(torch.ones_like(o), retain_graph=True)
-        q.grad = k.grad = v.grad = None
+        assert o.dtype == torch.float16
         return o
 
-    judged.function = watched
+    def backward_within(call=PACKAGE.attention):
+        o = call(*draw(grads=True))
+        with torch.autocast("cpu", dtype=torch.float16):
+            o.backward(torch.ones_like(o))
+
     near(*by_the_kernel(trained, call, dtype=torch.float32))
-    judged.function = function
-    assert len(seen) == 3
-    assert not any(seen), seen
+    assert where_autocast_is_on(lambda: call(*draw(grads=True))) == [False]
+    assert where_autocast_is_on(backward_within) == [False, False]
+    compiled_call = torch.compile(PACKAGE.attention, fullgraph=True)
+    assert where_autocast_is_on(lambda: backward_within(compiled_call)) == [False, False]
 
 
 def scale_and_mask():
