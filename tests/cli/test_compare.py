@@ -211,6 +211,15 @@ def test_a_noisy_record_hides_no_regression(
     assert "new source, slower by 16.7%" in capsys.readouterr().out
 
 
+def test_a_noisy_rival_is_told_apart_no_sooner_than_on_the_board(tmp_path: Path) -> None:
+    """Its interval was cut as if it were the other's older record: so one order of names told."""
+    for run, entry, (value, low) in (("a", "noisy", (1.2, 0.9)), ("b", "rival", (1.1, 1.09))):
+        told = Speedup(against="sdpa_cudnn", value=value, low=low, high=value + 0.01, rule=2)
+        record.append(tmp_path, result(entry, run=run, speedup=told, source_sha256=run * 64))
+    for names in (("rival", "noisy"), ("noisy", "rival")):
+        assert call(compare, "compare", tmp_path, *names, "--fail-on-regression", "1%") == 0
+
+
 def test_unknown_names_get_the_nearest(results: Path) -> None:
     with pytest.raises(UsageError, match="Did you mean 'fast'"):
         call(compare, "compare", results, "fasst", "slow")

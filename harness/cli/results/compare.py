@@ -230,10 +230,12 @@ def _on_board(sides: list[dict[str, Head]], among: list[Head]) -> list[Pair]:
 
 
 def through_baseline(a: Result, b: Result) -> Pair | None:
-    """Both of runs of their own, where one baseline ran in both; `b` is the standard."""
+    """Both of runs of their own, where one baseline ran in both."""
     if not (a.speedup and b.speedup and a.speedup.against == b.speedup.against):
         return None
-    then = stats.standard(interval_of(b.speedup))
+    then = interval_of(b.speedup)
+    if a.entry == b.entry:  # one's own noise hides no loss
+        then = stats.standard(then)
     return Pair(a, b, stats.quotient(interval_of(a.speedup), then), paired=False)
 
 
