@@ -215,12 +215,14 @@ class AdaptiveRun:
         """Keep in only who is in an open pair; True when nobody is."""
         state, until_pct = self.state, self.state.rule.until_pct
         assert until_pct is not None
-        open_ = [pair for pair in self._pairs() if pair.word(until_pct) == "open"]
+        ours = {*self.kept}  # nobody waits for what lies between two libraries
+        pairs = (pair for pair in self._pairs() if {pair.faster, pair.slower} - ours)
+        open_ = [pair for pair in pairs if pair.word(until_pct) == "open"]
         still = {name for pair in open_ for name in (pair.faster, pair.slower)}
         for name in self.active - still:
             self._tell(name, "told apart from its neighbours, or equal to them")
         # who left may come back: a later look can show other neighbours
-        self.active = still - set(self.kept)
+        self.active = still - ours
         words = "; ".join(f"{p.faster} and {p.slower}" for p in open_[:3])
         words += f" and {len(open_) - 3} more pairs" if len(open_) > 3 else ""
         said = f"open: {words}" if open_ else "every pair of neighbours is decided"

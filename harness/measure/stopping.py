@@ -124,7 +124,7 @@ def losses(
     """Who leaves, being clearly slower than `places` of the `candidates`: `7.1 % slower than mine`.
 
     `ranking`: everybody who is still in and may be dropped, from fast to slow; `candidates` are
-    those of them that race for the places (a baseline can be dropped, but takes no place).
+    those of them that race for the places.
     """
     found: dict[str, str] = {}
     for at, entry in enumerate(ranking):
