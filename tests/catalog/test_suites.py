@@ -393,6 +393,24 @@ def test_a_hand_in_that_becomes_a_link_shuts_nothing_else(
     assert request.shut.entered == request.whole().shut.entered == (mal,)
 
 
+def test_a_mark_that_shuts_an_import_path_for_a_while_opens_nobodys_source_to_a_unit(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Laid into a folder beside it when the units were planned, and gone when they ran."""
+    inbox, mal = root / "inbox", root / "other" / "mal"
+    mark = inbox / "theirs" / ".attnboard"
+    for folder in (mark.parent, mal):
+        folder.mkdir(parents=True)
+    (inbox / "rival.py").write_text(GOOD)
+    (mal / "submission.py").write_text(GOOD)
+    mark.touch()
+    monkeypatch.syspath_prepend(str(inbox))
+    planned = asked(root, f"{inbox}/rival.py,{mal}").whole()
+    mark.unlink()
+    assert inbox / "rival.py" in planned.entered
+    assert planned.shut.refusal(inbox) == f"it holds {inbox}/rival.py"
+
+
 def test_nobody_is_the_headline_that_a_suite_names(root: Path) -> None:
     """Where baselines/ lacked it a submission so called set its own pace, and the rivals'."""
     suite = load_suite("smoke", ROOT / "configs").model_copy(update={"against": "mine"})

@@ -528,16 +528,17 @@ def test_one_gpu_s_node_and_the_control_nodes(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """NVSwitch's, GPUDirect Storage's and the channels of IMEX are no part of a GPU."""
-    others = "nvidia-nvswitchctl nvidia-nvswitch0 nvidia-fs0 nvidia-caps-imex-channels/channel0 "
-    others += "nvidia-caps/nvidia-cap1 nvidia-caps/nvidia-cap2"  # MIG's own
-    control = {"nvidiactl", "nvidia-uvm", *(f"nvidia-caps/nvidia-cap{n}" for n in (3, 12, 20))}
-    for name in (*others.split(), *control, "nvidia0", "nvidia1", "nvidia10"):
+    others = "nvidia-nvswitchctl nvidia-nvswitch0 nvidia-fs0 nvidia-caps-imex-channels/channel0"
+    caps = {n: f"nvidia-caps/nvidia-cap{n}" for n in (1, 2, 3, 137, 138, 272, 273, 4322, 4323)}
+    control = {"nvidiactl", "nvidia-uvm"}
+    for name in (*others.split(), *control, "nvidia0", "nvidia1", "nvidia10", *caps.values()):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
-    monkeypatch.setattr(readable, "Path", lambda _: tmp_path)
+    monkeypatch.setattr(readable, "Path", lambda at: tmp_path / at.removeprefix("/dev").strip("/"))
 
     def shown(*minor: int) -> set[str]:
         return {str(path.relative_to(tmp_path)) for path in readable.gpu_nodes(*minor)}
 
-    assert shown() == {"nvidia0", "nvidia1", "nvidia10", *control}
-    assert shown(1) == {"nvidia1", *control}
+    everywhere = {caps[n] for n in caps if 3 <= n <= 4322}
+    assert shown() == {"nvidia0", "nvidia1", "nvidia10", *control, *everywhere}
+    assert shown(1) == {"nvidia1", *control, caps[138], caps[272]}

@@ -54,9 +54,11 @@ ENVIRONMENT = ("bin", "include", "lib", "lib64", "share", "pyvenv.cfg")  # of a 
 TOOLCHAIN = "bin include lib lib32 lib64 libexec nvvm targets *-linux-gnu"  # of a compiler's prefix
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 #: NVIDIA's, beside each GPU's own. Not NVSwitch's, GPUDirect Storage's or the channels of IMEX, by
-#: which memory crosses to other machines; nor cap1 and cap2, by which MIG is set and watched.
-GPU_CONTROL = "nvidiactl nvidia-uvm nvidia-uvm-tools nvidia-caps/nvidia-cap[3-9]* "
-GPU_CONTROL += "nvidia-caps/nvidia-cap[12][0-9]*"
+#: which memory crosses to other machines.
+GPU_CONTROL = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools")
+#: Of nvidia-caps the numbers of a GPU's MIG instances (nv-caps.c of the driver): those before set
+#: and watch MIG, those behind profile and trace what others compute.
+FIRST_CAP, CAPS, GPUS = 3, 135, 32
 
 
 @functools.cache
@@ -92,10 +94,12 @@ def devices(named: tuple[Path, ...] | None = None) -> list[Path]:
 
 
 def gpu_nodes(minor: int | None = None) -> list[Path]:
-    """NVIDIA's nodes: for control, of the capabilities, and of the GPU `minor` (None: of all)."""
-    one = "[0-9]*" if minor is None else str(minor)
-    patterns = f"nvidia{one}", *GPU_CONTROL.split()
-    return [path for what in patterns for path in Path("/dev").glob(what)]
+    """NVIDIA's nodes: for control, of the GPU `minor` (None: of all), and of its MIG instances."""
+    gpus = range(GPUS) if minor is None else [minor]
+    caps = range(FIRST_CAP + CAPS * gpus[0], FIRST_CAP + CAPS * (gpus[-1] + 1))
+    names = {*GPU_CONTROL, *(f"nvidia{gpu}" for gpu in gpus), *(f"nvidia-cap{n}" for n in caps)}
+    places = (*Path("/dev").glob("nvidia*"), *Path("/dev/nvidia-caps").glob("*"))
+    return [path for path in places if path.name in names]
 
 
 NEVER_INSIDE = ("/boot", "/dev", "/etc", "/proc", "/run", "/sys")
@@ -238,8 +242,12 @@ def compilers(shut_in: DenyList) -> Iterator[Path]:
 
 
 def reached(shut_in: DenyList, places: Iterable[Path]) -> tuple[Path, ...]:
-    """Those of `places`, resolved, that are, hold or lie in what would be opened."""
-    paths = {real(path) for path in (*opened(shut_in), *compilers(shut_in))}
+    """Those of `places`, resolved, that are, hold or lie in an import path or a compiler's folder.
+
+    Also in an import path that is refused: what shuts it may have gone when a unit starts.
+    """
+    entries = (Path(entry) for entry in (*sys.path, *asked_for(*PATHS)) if entry)
+    paths = {real(path) for path in (*entries, *compilers(shut_in))}
     above = paths.union(*(path.parents for path in paths))
     return tuple(p for p in places if p in above or not paths.isdisjoint(p.parents))
 
