@@ -152,7 +152,8 @@ def grants(rules: Rules) -> Iterable[tuple[Path, int]]:
         yield device, landlock.DEVICE
     own = Path(f"/proc/{os.getpid()}")
     yield own, landlock.READ
-    # libcuda names its threads through their comm; beside them its autogroup is a priority.
+    # libcuda names its threads through their comm, and ends where it may not; beside them its
+    # autogroup is a priority.
     yield own / "task", landlock.WRITE_FILE | landlock.TRUNCATE
 
 

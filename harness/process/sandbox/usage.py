@@ -340,7 +340,7 @@ class Nameless:
             self.bytes[folder] = sum(
                 size
                 for (device, _), (path, size) in found.items()
-                if device == here and (top in path.parents or path == FAR_DOWN)
+                if device == here and (str(path).startswith(f"{top}/") or path == FAR_DOWN)
             )
 
 
