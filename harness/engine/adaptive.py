@@ -65,9 +65,9 @@ class AdaptiveRun:
         Clocks are held against the fastest library of the same blocks (verdict.py). cuDNN's gap on
         packed sequences is twice as wide as others': beside it alone nobody would be ranked.
         """
-        state, roles, cases = self.state, self.state.roles, [lane.case for lane in self.lanes]
+        state, roles = self.state, self.state.roles
         ours = (n for n, each in state.workers.items() if each.entrant.kind is Kind.BASELINE)
-        libraries = (n for n in ours if any(state.may_run(n, case) for case in cases))
+        libraries = filter(self._may_run, ours)
         return tuple(dict.fromkeys((roles.baseline, roles.control, roles.null, *libraries)))
 
     @property
@@ -203,6 +203,9 @@ class AdaptiveRun:
         """So many timed blocks it has of each case."""
         return min(len(self.state.record(name, lane.case).samples) for lane in self.lanes)
 
+    def _may_run(self, name: str) -> bool:
+        return any(self.state.may_run(name, lane.case) for lane in self.lanes)
+
     def _voided(self) -> int:
         """So many blocks of all cases do not count, by what somebody in the run did."""
         return sum(self.state.woken.values())
@@ -215,14 +218,14 @@ class AdaptiveRun:
         """Keep in only who is in an open pair; True when nobody is."""
         state, until_pct = self.state, self.state.rule.until_pct
         assert until_pct is not None
-        ours = {*self.kept}  # nobody waits for what lies between two libraries
-        pairs = (pair for pair in self._pairs() if {pair.faster, pair.slower} - ours)
+        judged = {*state.submissions()}  # nobody waits for what lies between two libraries
+        pairs = (pair for pair in self._pairs() if judged & {pair.faster, pair.slower})
         open_ = [pair for pair in pairs if pair.word(until_pct) == "open"]
         still = {name for pair in open_ for name in (pair.faster, pair.slower)}
-        for name in self.active - still:
+        for name in filter(self._may_run, self.active - still):
             self._tell(name, "told apart from its neighbours, or equal to them")
         # who left may come back: a later look can show other neighbours
-        self.active = still - ours
+        self.active = still - set(self.kept)
         words = "; ".join(f"{p.faster} and {p.slower}" for p in open_[:3])
         words += f" and {len(open_) - 3} more pairs" if len(open_) > 3 else ""
         said = f"open: {words}" if open_ else "every pair of neighbours is decided"

@@ -232,6 +232,17 @@ def test_libraries_stay_to_the_end_each_once_a_block(bench: Make, rule: dict[str
     assert not made.why("absent") or "no time" in made.why("absent")
 
 
+def test_nobody_waits_for_what_lies_between_two_libraries(bench: Make) -> None:
+    field = {"a": 0.8, "quick": 0.9, "quick2": 0.9002}
+    kinds = dict.fromkeys(("quick", "quick2"), Kind.BASELINE)
+    made = bench(StoppingRule(until_pct=0.05), field, **kinds)
+    AdaptiveRun(made.state).run()
+    assert made.count("a") == made.count("quick") == 20
+    made = bench(StoppingRule(until_pct=0.05), {"a": 0.8, "base2": 0.8002}, base2=Kind.BASELINE)
+    AdaptiveRun(made.state).run()
+    assert made.count("a") == made.count("base2") > 20
+
+
 def test_a_claim_that_the_judge_did_not_see_pushes_nobody_out(bench: Make) -> None:
     made = bench(StoppingRule(race=1), {"honest": 0.8, "liar": 0.4})
     made.hidden_ms["liar"] = 0.4
