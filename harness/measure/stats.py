@@ -232,9 +232,8 @@ def quotient(a: Interval, b: Interval, *, one_card: bool = True) -> Interval:
 
 
 def standard(then: Interval) -> Interval:
-    """An earlier ratio, to hold a later one against: no wider than WIDEST_STANDARD."""
-    low, high = then.value * (1 - WIDEST_STANDARD), then.value * (1 + WIDEST_STANDARD)
-    return Interval(then.value, max(low, then.low), min(high, then.high))
+    """An earlier ratio, to hold a later one against: no lower than WIDEST_STANDARD below itself."""
+    return Interval(then.value, max(then.value * (1 - WIDEST_STANDARD), then.low), then.high)
 
 
 def across_cards(found: Interval) -> Interval:
