@@ -61,8 +61,10 @@ def function(name: str) -> Callable[..., Any]:
     told = part(name)
     if told is None:
         raise ImportError(f"{evidence()['package']} has no {name}")
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "attnboard"
-    os.environ.setdefault("ATTNBOARD_CACHE", str(cache))  # machine code and tuned choices
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "attnboard-packages"
+    cache /= told["source_sha256"]  # a folder a source, as the judge gives it
+    cache.mkdir(parents=True, exist_ok=True)
+    os.environ["ATTNBOARD_CACHE"] = str(cache)  # machine code and tuned choices
     module = importlib.import_module(f"{__package__}._{name}.{ENTRY}")
     found: Callable[..., Any] = getattr(module, told["function"])
     return found

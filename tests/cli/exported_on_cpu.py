@@ -8,9 +8,12 @@ Prints one JSON object: check → "" or what went wrong.
 import dataclasses
 import importlib
 import json
+import os
 import sys
+import tempfile
 import traceback
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
@@ -161,6 +164,21 @@ def autocast():
     assert where_autocast_is_on(backward_within) == [False, False]
     compiled_call = torch.compile(PACKAGE.attention, fullgraph=True)
     assert where_autocast_is_on(lambda: backward_within(compiled_call)) == [False, False]
+
+
+def own_cache():
+    """As in a worker a folder a source: a file of one name is another version's in no package."""
+    judged = PACKAGE.ops.judged
+    before = dict(os.environ)
+    with tempfile.TemporaryDirectory() as place:
+        os.environ["XDG_CACHE_HOME"] = place
+        for name in ("forward", "backward"):
+            judged.function.__wrapped__(name)
+            folder = Path(os.environ["ATTNBOARD_CACHE"])
+            assert folder == Path(place, "attnboard-packages", judged.part(name)["source_sha256"])
+            assert folder.is_dir()
+    os.environ.clear()
+    os.environ.update(before)
 
 
 def scale_and_mask():
@@ -402,7 +420,7 @@ def in_transformers():
 
 CHECKS = [
     *(opchecks, gradients, compiled, compiled_without_the_dispatcher),
-    *(checkpointed, autocast, scale_and_mask, misaligned),
+    *(checkpointed, autocast, own_cache, scale_and_mask, misaligned),
     *(
         second_derivative,
         strided,
