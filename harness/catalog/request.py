@@ -53,10 +53,9 @@ class Request:
     def whole(self) -> "Request":
         """The same; what is made of it keeps shut what an import path of all would open."""
         deny = self.shut
+        opened = reached(replace(deny, entered=(), others=False), deny.entered)
         here = deny.here if deny.here and not SURROGATE.search(str(deny.here)) else None
-        return replace(
-            self, entered=reached(deny.entered), here=here
-        )  # one that is not UTF-8 is never opened
+        return replace(self, entered=opened, here=here)  # one that is not UTF-8 is never opened
 
     @property
     def control(self) -> str:

@@ -227,11 +227,8 @@ def opened(shut_in: DenyList, entries: Iterable[str] | None = None) -> list[Path
     return [path for path in paths if not shut_in.refusal(real(path))]
 
 
-def compilers(shut_in: DenyList | None = None) -> Iterator[Path]:
-    """CUDA, and where compilers on the PATH are installed; of what stays shut what they need.
-
-    Without `shut_in` all that it could be: the prefixes and what they need of them.
-    """
+def compilers(shut_in: DenyList) -> Iterator[Path]:
+    """CUDA, and where compilers on the PATH are installed; of what stays shut what they need."""
     prefixes = [Path(entry) for entry in asked_for("CUDA_HOME", "CUDA_PATH")]
     for tool, proof in (("gcc", "lib*/gcc"), ("g++", "lib*/gcc"), ("nvcc", "nvvm")):
         if found := shutil.which(tool):
@@ -239,21 +236,18 @@ def compilers(shut_in: DenyList | None = None) -> Iterator[Path]:
             prefixes += [prefix for prefix in places if next(prefix.glob(proof), None)]
     for prefix in dict.fromkeys(prefixes):
         parts = [part for at in TOOLCHAIN.split() for part in prefix.glob(at)]
-        if shut_in is None:
-            yield from (prefix, *parts)
-            continue
         for path in parts if shut_in.refusal(real(prefix)) else [prefix]:
             if not shut_in.holds(real(path)):
                 yield path
 
 
-def reached(places: Iterable[Path]) -> tuple[Path, ...]:
+def reached(shut_in: DenyList, places: Iterable[Path]) -> tuple[Path, ...]:
     """Those of `places`, resolved, that are, hold or lie in an import path or a compiler's folder.
 
-    Also in one that is refused: what shuts it may have gone when a unit starts.
+    Also in an import path that is refused: what shuts it may have gone when a unit starts.
     """
     entries = (Path(entry) for entry in (*sys.path, *asked_for(*PATHS)) if entry)
-    paths = {real(path) for path in (*entries, *compilers())}
+    paths = {real(path) for path in (*entries, *compilers(shut_in))}
     above = paths.union(*(path.parents for path in paths))
     return tuple(p for p in places if p in above or not paths.isdisjoint(p.parents))
 
