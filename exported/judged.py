@@ -8,6 +8,7 @@ the names that `import` found there where it was judged (`modules` in evidence.j
 from __future__ import annotations
 
 import builtins
+import contextlib
 import functools
 import hashlib
 import importlib.util
@@ -63,7 +64,8 @@ def function(name: str) -> Callable[..., Any]:
         raise ImportError(f"{evidence()['package']} has no {name}")
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "attnboard-packages"
     cache /= told["source_sha256"]  # a folder a source, as the judge gives it
-    cache.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(OSError):  # who keeps nothing needs none
+        cache.mkdir(parents=True, exist_ok=True)
     os.environ["ATTNBOARD_CACHE"] = str(cache)  # machine code and tuned choices
     module = importlib.import_module(f"{__package__}._{name}.{ENTRY}")
     found: Callable[..., Any] = getattr(module, told["function"])
