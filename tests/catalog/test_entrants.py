@@ -361,9 +361,26 @@ def test_a_name_is_nothing_to_type(tmp_path: Path, kind: str, name: str) -> None
         assert second.startswith("  next: rename it")
     else:
         words = shlex.split(second.split("next: ")[1].partition(", and")[0])
-        assert words[0] == "mv"
-        assert Path(words[1]).exists()
-        assert words[2:] == [str(Path(words[1]).with_name(Path(words[2]).name))]
+        assert words[:2] == ["mv", "-nT"]
+        assert Path(words[2]).exists()
+        assert words[3:] == [str(Path(words[2]).with_name(Path(words[3]).name))]
+
+
+@pytest.mark.parametrize("name", ["~hon", "a b.py", "submission .py", "~hon.py"])
+def test_no_command_is_told_that_puts_a_hand_in_over_or_into_anothers(
+    tmp_path: Path, name: str
+) -> None:
+    """Once pasted, `mv 'a b.py' a_b.py` put one stranger's file in another's place."""
+    make(tmp_path, "hon")
+    for file in ("a_b.py", "hon.py"):
+        (tmp_path / file).write_text(GOOD)
+    path = tmp_path / name
+    if path.suffix:
+        path.write_text(GOOD)
+    else:
+        (make(tmp_path, name) / "manifest.yaml").unlink()
+    with pytest.raises(SubmissionError, match="next: rename it"):
+        find_entrants([str(path)], tmp_path, Kind.SUBMISSION, PROBLEM)
 
 
 def test_a_folder_whose_name_is_none_is_told_by_one_line_and_is_nobody(tmp_path: Path) -> None:
