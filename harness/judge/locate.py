@@ -55,7 +55,7 @@ def locate(out: torch.Tensor, contract: torch.Tensor, limit: float, scaled: bool
     largest value, as in harness/judge/numerics.py.
     """
     bad = ~torch.isfinite(out)
-    diff = out.float().sub_(contract).abs_()
+    diff = out.to(torch.float32, copy=True).sub_(contract).abs_()
     if not bad.any():
         unit = float(contract.abs().max()) if scaled else 1.0
         bad = ~(diff < limit * unit)  # NaN is not within

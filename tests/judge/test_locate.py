@@ -145,6 +145,7 @@ def test_a_wrong_lse_has_no_columns() -> None:
     assert told
     where = f"worst lse[0, 1, 3]: expected {float(lse[0, 1, 3]):.4g}"
     assert told.words().startswith(f"1 of 32 elements wrong in row 3 of head 1; {where}")
+    assert told.got == float(out[0, 1, 3]) == float(lse[0, 1, 3]) + 1, "an lse is not worked on"
 
 
 def test_of_three_gradients_the_farthest_is_told_and_the_others_named() -> None:
