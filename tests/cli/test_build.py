@@ -309,7 +309,7 @@ def test_whoever_is_compiled_the_folders_of_all_stay_shut(
     monkeypatch.setattr(sys, "path", [*sys.path, str(rival.parent)])
     words = {"arch": ["sm_90a"], "fail_on_spills": False, "json": False}
     assert build.run(argparse.Namespace(names=[str(mine), str(rival)], **words)) == 1
-    assert shut == [(rival,)]
+    assert shut == [(rival, (Path.home() / ".cache" / "attnboard").resolve())]
 
 
 def test_it_cannot_tell_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -369,6 +369,14 @@ def test_who_is_profiled_beside_others_reads_none_of_them(
     monkeypatch.setattr(build, "one", lambda *asked: given.append(asked[3]) or (0, {"text": ""}))
     profile.profile(one, build.SUITE, Machine(), SimpleNamespace(out=tmp_path), named)  # type: ignore[arg-type]
     assert given == [(tmp_path / "a", tmp_path / "b")]
+
+
+def test_the_cache_is_shut_to_compilers_too(tmp_path: Path) -> None:
+    """Where a link leads it below an import path, the compiler quoted a rival's copy in it."""
+    (tmp_path / "submission.py").write_text(FORWARD)
+    entrant = load_entrant(tmp_path, Kind.SUBMISSION, None)
+    shut = build.note_walls([entrant])
+    assert (Path.home() / ".cache" / "attnboard").resolve() in shut
 
 
 def test_the_profiled_program_is_python() -> None:

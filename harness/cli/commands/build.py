@@ -76,11 +76,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def note_walls(entrants: Iterable[Entrant]) -> tuple[Path, ...]:
-    """Say what keeps the walls around the compiler low, and what they shut; what of `entrants`."""
+    """Say what keeps the walls around the compiler low, and what they shut; what of ours."""
     sandbox = enter.usual_level()
     request = Request(SUITE, Machine(), tuple(entrants), "", base(), sandbox=sandbox)
     session.note_walls(request, partial(print, file=sys.stderr))
-    return request.whole().entered
+    return (*request.whole().entered, request.cache.resolve())
 
 
 def one(
