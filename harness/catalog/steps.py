@@ -32,14 +32,15 @@ def usable(name: str, path: Path) -> str:
         return name
     better = re.sub(r"[^A-Za-z0-9_.-]+", "_", name).strip("_.-")[:40] or "mine"
     said = f"'{name}' is no name for a row; at most {MOST_NAME} letters, digits, _ . and -"
-    raise fault(path, said, renaming(path, path.with_name(better + path.suffix)))
+    ending = path.suffix if name != path.name else ""  # a folder's is part of its name
+    raise fault(path, said, renaming(path, path.with_name(better + ending)))
 
 
 def renaming(path: Path, better: Path) -> str:
     """The command that does it, if it can be printed, nobody has that name, and it is no mark."""
     free = not os.path.lexists(better) and better.name not in (*MARKS, LAUNCH_FILE)
     told = free and str(path).isprintable()
-    return shlex.join(("mv", "-nT", str(path), str(better))) if told else "rename it"
+    return shlex.join(("mv", "-nT", "--", str(path), str(better))) if told else "rename it"
 
 
 def folders_with(at: Path, *files: str, refused: list[SubmissionError] | None = None) -> list[Path]:

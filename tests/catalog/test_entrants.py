@@ -361,9 +361,9 @@ def test_a_name_is_nothing_to_type(tmp_path: Path, kind: str, name: str) -> None
         assert second.startswith("  next: rename it")
     else:
         words = shlex.split(second.split("next: ")[1].partition(", and")[0])
-        assert words[:2] == ["mv", "-nT"]
-        assert Path(words[2]).exists()
-        assert words[3:] == [str(Path(words[2]).with_name(Path(words[3]).name))]
+        assert words[:3] == ["mv", "-nT", "--"]
+        assert Path(words[3]).exists()
+        assert words[4:] == [str(Path(words[3]).with_name(Path(words[4]).name))]
 
 
 @pytest.mark.parametrize("name", ["~hon", "a b.py", "submission .py", "~hon.py"])
