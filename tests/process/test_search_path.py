@@ -337,10 +337,16 @@ def test_compilers_outside_usr_are_found_by_what_they_are(
 def test_of_a_home_a_compiler_opens_its_own_folders_alone(
     home: Path, monkeypatch: pytest.MonkeyPatch, below: str, by: str
 ) -> None:
-    """`./configure --prefix=$HOME`, ~/.local, and one beside submissions or inside one."""
+    """`./configure --prefix=$HOME`, ~/.local, and one beside submissions or inside one.
+
+    No link that leads elsewhere: a hand-in so called had the person's keys opened to all.
+    """
     prefix = home / below
     for name in ("bin", "lib64/gcc", "nvvm/bin", "share/keyrings", "x86_64-pc-linux-gnu", "entry"):
         (prefix / name).mkdir(parents=True)
+    (home / "keys").mkdir()
+    (prefix / "lib32").symlink_to(home / "keys")  # a hand-in, unpacked beside them
+    (prefix / "include").symlink_to("nvvm/bin")
     tool = prefix / "bin" / by
     tool.touch()
     monkeypatch.setattr(readable.shutil, "which", {by: tool}.get)
@@ -351,7 +357,7 @@ def test_of_a_home_a_compiler_opens_its_own_folders_alone(
     deny = DenyList((home,), (), (home / "mine", home / "many" / "entry"))
     found = {path.relative_to(prefix).as_posix() for path in readable.compilers(deny)}
     inside = {path.name for path in (prefix / "lib",) if path.exists()}
-    own = {"bin", "lib64", "nvvm", "x86_64-pc-linux-gnu", *inside}
+    own = {"bin", "include", "lib64", "nvvm", "x86_64-pc-linux-gnu", *inside}
     assert found == (set() if below == "mine" else own)
 
 

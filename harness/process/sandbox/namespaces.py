@@ -13,6 +13,7 @@ outrun.
 import contextlib
 import os
 import select
+import shlex
 import signal
 import socket
 from collections.abc import Callable
@@ -86,7 +87,7 @@ def settle(uid: int | None, contents: private_root.Contents, line: int | None = 
         os.setresuid(uid, uid, uid)
     for path in contents.ro:
         if path.is_dir() and not os.access(path, os.R_OK | os.X_OK):
-            hint = f"chmod -R go+rX {path}, or --sandbox 1"
+            hint = f"chmod -R go+rX {shlex.quote(str(path))}, or --sandbox 1"
             raise UnavailableError(f"the worker's user may not read {path}", hint)
     if second := os.fork():
         _stay(second, line)

@@ -236,6 +236,8 @@ def compilers(shut_in: DenyList) -> Iterator[Path]:
             prefixes += [prefix for prefix in places if next(prefix.glob(proof), None)]
     for prefix in dict.fromkeys(prefixes):
         parts = [part for at in TOOLCHAIN.split() for part in prefix.glob(at)]
+        own = [real(part) for part in parts if not part.is_symlink()]  # links lead to these alone
+        parts = [part for part in parts if any(real(part).is_relative_to(at) for at in own)]
         for path in parts if shut_in.refusal(real(prefix)) else [prefix]:
             if not shut_in.holds(real(path)):
                 yield path
