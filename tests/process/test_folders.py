@@ -248,6 +248,15 @@ def test_many_folders_below_a_long_path_take_little_of_our_memory(tmp_path: Path
         tracemalloc.stop()
 
 
+def test_what_names_leave_in_the_folder_itself_is_counted(tmp_path: Path) -> None:
+    """On ext4 a folder keeps its blocks: 108 MiB of names stayed in a cache of 82, told as none."""
+    for n in range(600):
+        (tmp_path / f"{n:0200}").touch()
+    for path in list(tmp_path.iterdir()):
+        path.unlink()
+    assert folders.counted(tmp_path, 1 << 40, 1000)[:2] == (tmp_path.stat().st_blocks * 512, 0)
+
+
 def test_a_folder_is_counted_with_all_below_it(tmp_path: Path) -> None:
     (tmp_path / "a" / "b").mkdir(parents=True)
     (tmp_path / "a" / "b" / "file").write_bytes(b"x" * MIB)
