@@ -361,6 +361,19 @@ def test_of_a_home_a_compiler_opens_its_own_folders_alone(
     assert found == (set() if below == "mine" else own)
 
 
+def test_no_link_leads_into_a_part_of_a_compiler_that_stays_shut(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    board = home / "lib" / "board"
+    (home / "bin").mkdir()
+    (board / "results").mkdir(parents=True)
+    (board / project.MARK).touch()
+    (home / "lib32").symlink_to("lib/board/results")
+    monkeypatch.setattr(readable.shutil, "which", lambda _: None)
+    monkeypatch.setenv("CUDA_HOME", str(home))
+    assert list(readable.compilers(DenyList((home,), ()))) == [home / "bin"]
+
+
 FORWARD = "def custom_attention_forward(q, k, v, causal=True, sm_scale=None): ...\n"
 
 

@@ -50,7 +50,7 @@ SYS = "/sys/devices /sys/bus /sys/class /sys/dev /sys/module /sys/kernel/mm"
 #: /proc/sys/net, which holds keys.
 PROC_FACTS = "cpuinfo meminfo stat version devices modules filesystems loadavg uptime driver "
 PROC_FACTS += "sys/abi sys/crypto sys/fs sys/kernel sys/vm"
-ENVIRONMENT = ("bin", "include", "lib", "lib64", "share", "pyvenv.cfg")  # of a venv
+ENVIRONMENT = ("bin", "lib", "lib64", "pyvenv.cfg")  # of a venv
 TOOLCHAIN = "bin include lib lib32 lib64 libexec nvvm targets *-linux-gnu"  # of a compiler's prefix
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 #: NVIDIA's, beside each GPU's own. Not NVSwitch's, GPUDirect Storage's or the channels of IMEX, by
@@ -236,11 +236,13 @@ def compilers(shut_in: DenyList) -> Iterator[Path]:
             prefixes += [prefix for prefix in places if next(prefix.glob(proof), None)]
     for prefix in dict.fromkeys(prefixes):
         parts = [part for at in TOOLCHAIN.split() for part in prefix.glob(at)]
+        parts = [part for part in parts if not shut_in.holds(real(part))]
         own = [real(part) for part in parts if not part.is_symlink()]  # links lead to these alone
         parts = [part for part in parts if any(real(part).is_relative_to(at) for at in own)]
-        for path in parts if shut_in.refusal(real(prefix)) else [prefix]:
-            if not shut_in.holds(real(path)):
-                yield path
+        if not shut_in.refusal(real(prefix)):
+            yield prefix
+        else:
+            yield from parts
 
 
 def reached(shut_in: DenyList, places: Iterable[Path]) -> tuple[Path, ...]:
