@@ -539,6 +539,14 @@ def test_the_guard_is_always_told_whose_pull_request_it_is(path: Path) -> None:
             )
 
 
+def test_the_guard_compares_with_main_as_it_is() -> None:
+    """With the base of the event, left behind, another's folder that the head held was one's own."""
+    text = (ROOT / ".github/workflows/submission.yml").read_text()
+    assert "base.sha" not in text
+    assert text.count("ref: main") == 2
+    assert '--base "$(git rev-parse HEAD)"' in text
+
+
 def test_every_script_a_workflow_names_is_there() -> None:
     for path in WORKFLOWS:
         for name in re.findall(r"\.github/scripts/(\w+\.py)", path.read_text()):
