@@ -302,6 +302,15 @@ def test_nothing_that_tells_of_users_or_services() -> None:
     assert Path(sys.executable).parent in paths or Path(sys.prefix) in paths
 
 
+def test_a_python_whose_prefix_is_the_root_opens_its_folders_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """/bin/python3, where /bin is a link to usr/bin: everything was read."""
+    for name in ("prefix", "base_prefix", "exec_prefix"):
+        monkeypatch.setattr(sys, name, "/")
+    assert Path("/") not in readable.readable_paths.__wrapped__()
+
+
 def test_a_checkout_that_is_an_environment_s_root_stays_shut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -73,7 +73,8 @@ def readable_paths() -> tuple[Path, ...]:
 def _pythons() -> Iterator[str]:
     """This Python's own folders; of an environment's not the root: a checkout may be there too."""
     prefixes = [sys.prefix, sys.base_prefix, sys.exec_prefix]
-    for prefix in (*prefixes, *sysconfig.get_paths().values()):
+    places = {*prefixes, *sysconfig.get_paths().values()}
+    for prefix in sorted(places - {"/"}):  # which it is of a /bin/python3
         whole = not Path(prefix, "pyvenv.cfg").is_file()
         yield from [prefix] if whole else (f"{prefix}/{name}" for name in ENVIRONMENT)
 
