@@ -301,6 +301,28 @@ def test_main_moving_on_is_not_the_pull_requests_change(hub: Hub) -> None:
     assert GUARD.main([*words, "--repo", str(hub.trusted)]) == 0
 
 
+@pytest.mark.parametrize("merged", [False, True])
+def test_a_head_that_holds_a_commit_and_takes_it_back_is_refused(
+    hub: Hub, capsys: pytest.CaptureFixture[str], merged: bool
+) -> None:
+    """Public, not yet main's: once main had it, the merge undid it, and no diff had shown that."""
+    work, base = hub.trusted, git(hub.trusted, "rev-parse", "HEAD")
+    hub.write(work, "harness/judge.py", "mended = True\n")
+    mended = hub.commit(work, "a mend on a branch")
+    if merged:
+        git(work, "checkout", "--quiet", "--force", base)
+        hub.write(work, "submissions/mine/NOTES.md", "first\n")
+        hub.commit(work, "words")
+        git(work, "merge", "-s", "ours", "--no-ff", "--no-edit", mended)
+    else:
+        git(work, "revert", "--no-edit", mended)
+    hub.write(work, "submissions/mine/NOTES.md", "words\n")
+    head = hub.commit(work, "own")
+    words = ["--base", base, "--head", head, "--author", OWNER, "--repo", str(work)]
+    assert GUARD.main(words) == 1
+    assert "'harness/judge.py': a commit on the way touches it" in capsys.readouterr().out
+
+
 def test_a_merge_that_would_take_back_what_main_has_is_refused(hub: Hub) -> None:
     """main merged two lines; the head merges them too, but keeps nothing of one of them."""
     work, start = hub.trusted, git(hub.trusted, "rev-parse", "HEAD")
