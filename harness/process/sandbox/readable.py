@@ -73,8 +73,9 @@ def readable_paths() -> tuple[Path, ...]:
 def _pythons() -> Iterator[str]:
     """This Python's own folders; of an environment's not the root: a checkout may be there too."""
     prefixes = [sys.prefix, sys.base_prefix, sys.exec_prefix]
-    places = {*prefixes, *sysconfig.get_paths().values()}
-    for prefix in sorted(places - {"/"}):  # which it is of a /bin/python3
+    for prefix in (*prefixes, *sysconfig.get_paths().values()):
+        if real(prefix) == Path("/"):  # which it is of a /bin/python3
+            continue
         whole = not Path(prefix, "pyvenv.cfg").is_file()
         yield from [prefix] if whole else (f"{prefix}/{name}" for name in ENVIRONMENT)
 
@@ -237,13 +238,13 @@ def compilers(shut_in: DenyList) -> Iterator[Path]:
             prefixes += [prefix for prefix in places if next(prefix.glob(proof), None)]
     for prefix in dict.fromkeys(prefixes):
         parts = [part for at in TOOLCHAIN.split() for part in prefix.glob(at)]
-        parts = [part for part in parts if not shut_in.holds(real(part))]
-        own = [real(part) for part in parts if not part.is_symlink()]  # links lead to these alone
-        parts = [part for part in parts if any(real(part).is_relative_to(at) for at in own)]
+        where = {part: real(part) for part in parts}
+        open_ = {part: at for part, at in where.items() if not shut_in.holds(at)}
+        own = {at for part, at in open_.items() if not part.is_symlink()}  # links lead there alone
         if not shut_in.refusal(real(prefix)):
             yield prefix
         else:
-            yield from parts
+            yield from (p for p, at in open_.items() if not own.isdisjoint((at, *at.parents)))
 
 
 def reached(shut_in: DenyList, places: Iterable[Path]) -> tuple[Path, ...]:
