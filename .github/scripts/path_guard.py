@@ -207,11 +207,10 @@ def taken_back(repo: Path, base: str, head: str, name: str) -> list[str]:
     Of a commit that main gets later the head may hold the reversal too: a merge would take it back.
     """
     words = ("-z", "--format=", "--name-only", "--no-renames", f"{base}..{head}")
-    touched = git(repo, "log", *words).decode("utf-8", "surrogateescape").replace("\n", "\0")
-    besides = {path for path in touched.split("\0") if path.strip("\0")}
-    found = sorted(path for path in besides if not path.startswith(f"submissions/{name}/"))
+    touched = git(repo, "log", *words).decode("utf-8", "surrogateescape").split("\0")
+    besides = sorted({p for p in touched if p and not p.startswith(f"submissions/{name}/")})
     said = "a commit on the way touches it, and a later one takes that back: git rebase"
-    return [f"{path!r}: {said}" for path in found[:1]]
+    return [f"{path!r}: {said}" for path in besides[:1]]
 
 
 def _sources(repo: Path, commit: str, folder: str) -> list[bytes]:
