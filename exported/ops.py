@@ -148,22 +148,22 @@ def like(result: torch.Tensor, model: torch.Tensor) -> torch.Tensor:
     return result if result.stride() == wanted.stride() else wanted.copy_(result)
 
 
-def _on_its_gpu(run: Callable[..., Some]) -> Callable[..., Some]:
-    """`run` with the GPU of its first tensor as the current one, on which Triton launches.
+def _as_judged(run: Callable[..., Some]) -> Callable[..., Some]:
+    """`run` as the judge calls it: on the GPU of its first tensor, without autocast.
 
-    And without autocast, as the judge calls it: a kernel's own products of float32 stay such.
+    Triton launches on the current GPU; a kernel's own products of float32 stay such.
     """
 
-    def on_its_gpu(first: torch.Tensor, *rest: Any) -> Some:
+    def as_judged(first: torch.Tensor, *rest: Any) -> Some:
         if torch.is_autocast_enabled(first.device.type):
             with torch.autocast(first.device.type, enabled=False):
-                return on_its_gpu(first, *rest)
+                return as_judged(first, *rest)
         if first.is_cuda and first.get_device() != torch.cuda.current_device():
             with torch.cuda.device(first.device):
                 return run(first, *rest)
         return run(first, *rest)
 
-    return on_its_gpu
+    return as_judged
 
 
 def _inference(
@@ -269,7 +269,7 @@ def _traced(name: str, fake: Callable[..., Some]) -> Callable[..., Some]:
 
 
 for _name, (_run, _fake) in FUNCTIONS.items():
-    _function = _on_its_gpu(_run)
+    _function = _as_judged(_run)
     for _key in ("CPU", "CUDA"):
         LIBRARY.impl(_name, _function, _key)
     torch.library.register_fake(f"{NAMESPACE}::{_name}", _traced(_name, _fake), lib=LIBRARY)
