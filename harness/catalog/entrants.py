@@ -16,7 +16,7 @@ from harness.catalog.source_files import Files, digest, fault, home_of, lay_out,
 from harness.catalog.yaml_model import model_of
 from harness.errors import NoEntryError, SubmissionError, UsageError, did_you_mean
 from harness.problems import PROBLEMS, Problem, get_problem
-from harness.process.project import is_submission, layers
+from harness.process.project import SUBMISSION_FILES, is_submission, layers
 from harness.process.sandbox.readable import real
 from harness.process.text import encoded_bytes, shown
 from harness.schema import Entrant, Kind, Manifest, is_name
@@ -382,7 +382,7 @@ def _entries_of(path: Path, refused: list[SubmissionError] | None) -> list[Path]
     if steps.is_ladder(path):
         return steps.rungs_of(path)
     before = len(refused or ())
-    found = steps.folders_with(path, "manifest.yaml", "submission.py", refused=refused)
+    found = steps.folders_with(path, *SUBMISSION_FILES, refused=refused)
     files = (file for file in path.glob("*.py") if not os.path.isdir(file))
     found += (file for file in files if file.is_symlink() or _is_bare(file))
     return sorted(found) or ([path] if len(refused or ()) == before else [])

@@ -17,7 +17,7 @@ import harness
 from harness.errors import UsageError
 
 HOME = Path(harness.__file__).resolve().parent.parent
-MARKS = ("manifest.yaml", "submission.py")  # either makes a folder a submission
+SUBMISSION_FILES = ("manifest.yaml", "submission.py")  # either makes a folder a submission
 MARK = ".attnboard"
 VARIABLE = "ATTNBOARD_ROOT"
 
@@ -66,7 +66,7 @@ def is_project(folder: Path) -> bool:
 
 def is_submission(folder: Path) -> bool:
     """Whether `folder` is a submission by itself."""
-    return any(os.path.exists(folder / file) for file in MARKS)
+    return any(os.path.exists(folder / file) for file in SUBMISSION_FILES)
 
 
 def results(text: str) -> Path:
