@@ -51,11 +51,11 @@ class Request:
         return replace(deny, here=self.here or deny.here)
 
     def whole(self) -> "Request":
-        """The same; what is made of it keeps shut what an import path of all would open."""
+        """The same; what is made of it keeps shut what lies near an import path or a compiler."""
         deny = self.shut
-        opened = reached(replace(deny, entered=(), others=False), deny.entered)
+        near = reached(replace(deny, entered=(), others=False), deny.entered)
         here = deny.here if deny.here and not SURROGATE.search(str(deny.here)) else None
-        return replace(self, entered=opened, here=here)  # one that is not UTF-8 is never opened
+        return replace(self, entered=near, here=here)  # one that is not UTF-8 is never opened
 
     @property
     def control(self) -> str:

@@ -58,7 +58,7 @@ DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 GPU_CONTROL = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools")
 #: Of nvidia-caps the numbers of a GPU's MIG instances (nv-caps.c of the driver): those before set
 #: and watch MIG, those behind profile and trace what others compute.
-FIRST_CAP, CAPS, GPUS = 3, 135, 32
+FIRST_CAP, CAPS_A_GPU, MOST_GPUS = 3, 135, 32
 
 
 @functools.cache
@@ -72,10 +72,8 @@ def readable_paths() -> tuple[Path, ...]:
 
 def _pythons() -> Iterator[str]:
     """This Python's own folders; of an environment's not the root: a checkout may be there too."""
-    prefixes = [sys.prefix, sys.base_prefix, sys.exec_prefix]
-    for prefix in (*prefixes, *sysconfig.get_paths().values()):
-        if real(prefix) == Path("/"):  # which it is of a /bin/python3
-            continue
+    prefixes = [sys.prefix, sys.base_prefix, sys.exec_prefix, *sysconfig.get_paths().values()]
+    for prefix in (each for each in prefixes if real(each) != Path("/")):  # of a /bin/python3
         whole = not Path(prefix, "pyvenv.cfg").is_file()
         yield from [prefix] if whole else (f"{prefix}/{name}" for name in ENVIRONMENT)
 
@@ -97,8 +95,8 @@ def devices(named: tuple[Path, ...] | None = None) -> list[Path]:
 
 def gpu_nodes(minor: int | None = None) -> list[Path]:
     """NVIDIA's nodes: for control, of the GPU `minor` (None: of all), and of its MIG instances."""
-    gpus = range(GPUS) if minor is None else [minor]
-    caps = range(FIRST_CAP + CAPS * gpus[0], FIRST_CAP + CAPS * (gpus[-1] + 1))
+    gpus = range(MOST_GPUS) if minor is None else [minor]
+    caps = range(FIRST_CAP + CAPS_A_GPU * gpus[0], FIRST_CAP + CAPS_A_GPU * (gpus[-1] + 1))
     names = {*GPU_CONTROL, *(f"nvidia{gpu}" for gpu in gpus), *(f"nvidia-cap{n}" for n in caps)}
     places = (*Path("/dev").glob("nvidia*"), *Path("/dev/nvidia-caps").glob("*"))
     return [path for path in places if path.name in names]
@@ -222,10 +220,14 @@ def import_path() -> list[str]:
     return [*own, user] if user in sys.path and user not in own else own
 
 
+def _import_paths() -> Iterator[Path]:
+    return map(Path, filter(None, (*sys.path, *asked_for(*PATHS))))
+
+
 def opened(shut_in: DenyList, entries: Iterable[str] | None = None) -> list[Path]:
     """Those of sys.path and the library path (or of `entries`) that may be read: links as such."""
-    wanted = [*sys.path, *asked_for(*PATHS)] if entries is None else entries
-    paths = dict.fromkeys(Path(entry).absolute() for entry in wanted if entry)
+    wanted = _import_paths() if entries is None else map(Path, filter(None, entries))
+    paths = dict.fromkeys(path.absolute() for path in wanted)
     return [path for path in paths if not shut_in.refusal(real(path))]
 
 
@@ -237,14 +239,13 @@ def compilers(shut_in: DenyList) -> Iterator[Path]:
             places = (Path(found).absolute().parent.parent, real(found).parent.parent)
             prefixes += [prefix for prefix in places if next(prefix.glob(proof), None)]
     for prefix in dict.fromkeys(prefixes):
-        parts = [part for at in TOOLCHAIN.split() for part in prefix.glob(at)]
-        where = {part: real(part) for part in parts}
-        open_ = {part: at for part, at in where.items() if not shut_in.holds(at)}
-        own = {at for part, at in open_.items() if not part.is_symlink()}  # links lead there alone
         if not shut_in.refusal(real(prefix)):
             yield prefix
-        else:
-            yield from (p for p, at in open_.items() if not own.isdisjoint((at, *at.parents)))
+            continue
+        where = {part: real(part) for at in TOOLCHAIN.split() for part in prefix.glob(at)}
+        parts = {part: at for part, at in where.items() if not shut_in.holds(at)}
+        own = {at for part, at in parts.items() if not part.is_symlink()}  # links lead there alone
+        yield from (part for part, at in parts.items() if not own.isdisjoint((at, *at.parents)))
 
 
 def reached(shut_in: DenyList, places: Iterable[Path]) -> tuple[Path, ...]:
@@ -252,8 +253,7 @@ def reached(shut_in: DenyList, places: Iterable[Path]) -> tuple[Path, ...]:
 
     Also in an import path that is refused: what shuts it may have gone when a unit starts.
     """
-    entries = (Path(entry) for entry in (*sys.path, *asked_for(*PATHS)) if entry)
-    paths = {real(path) for path in (*entries, *compilers(shut_in))}
+    paths = {real(path) for path in (*_import_paths(), *compilers(shut_in))}
     above = paths.union(*(path.parents for path in paths))
     return tuple(p for p in places if p in above or not paths.isdisjoint(p.parents))
 
