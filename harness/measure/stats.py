@@ -85,7 +85,7 @@ INTERVAL_RULE = 2
 #: The same between two cards: one source beside one baseline on two of one kind differed by up to
 #: this in 95 of 100 pairs of geometric means (benchmarks/clocks.py --cards), and no block shows it.
 CARDS_LOG = 0.025
-#: By which a record's interval may reach from its value where it is the standard of a later one:
+#: By which a record's interval may reach below its value where it is the standard of a later one:
 #: noise costs a trimmed mean nothing. Of 100 rows of an H200 99 have narrower ones.
 WIDEST_STANDARD = 0.05
 #: More blocks than this is not a plan but a wish.
