@@ -68,7 +68,6 @@ def main(argv: list[str] | None = None) -> int:
     reasons = reasons or doubled(args.repo, args.head, _name_of(found))
     reasons = reasons or trespass(args.repo, args.base, args.head, _name_of(found), args.author)
     reasons = reasons or stale(args.repo, start, args.base, _name_of(found))
-    reasons = reasons or taken_back(args.repo, args.base, args.head, _name_of(found))
     for reason in reasons:
         print(unordered(f"refused: {reason}"))
     if reasons:
@@ -199,18 +198,6 @@ def stale(repo: Path, start: str, base: str, name: str) -> list[str]:
     folder = f"submissions/{name}"
     then, now = (_sources(repo, at, folder) for at in (start, base))
     return [] if then == now else [f"{folder} has changed since this branch began: git rebase"]
-
-
-def taken_back(repo: Path, base: str, head: str, name: str) -> list[str]:
-    """What commits behind `base` touch besides the folder, of which the end shows nothing.
-
-    Of a commit that main gets later the head may hold the reversal too: a merge would take it back.
-    """
-    words = ("-z", "--format=", "--name-only", "--no-renames", f"{base}..{head}")
-    touched = git(repo, "log", *words).decode("utf-8", "surrogateescape").split("\0")
-    besides = sorted({p for p in touched if p and not p.startswith(f"submissions/{name}/")})
-    said = "a commit on the way touches it, and a later one takes that back: git rebase"
-    return [f"{path!r}: {said}" for path in besides[:1]]
 
 
 def _sources(repo: Path, commit: str, folder: str) -> list[bytes]:

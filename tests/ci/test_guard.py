@@ -302,10 +302,10 @@ def test_main_moving_on_is_not_the_pull_requests_change(hub: Hub) -> None:
 
 
 @pytest.mark.parametrize("merged", [False, True])
-def test_a_head_that_holds_a_commit_and_takes_it_back_is_refused(
+def test_a_head_that_takes_a_commit_back_is_refused_once_main_has_it(
     hub: Hub, capsys: pytest.CaptureFixture[str], merged: bool
 ) -> None:
-    """Public, not yet main's: once main had it, the merge undid it, and no diff had shown that."""
+    """docs/ci-runner.md asks for the check again where main has moved: before, no diff shows it."""
     work, base = hub.trusted, git(hub.trusted, "rev-parse", "HEAD")
     hub.write(work, "harness/judge.py", "mended = True\n")
     mended = hub.commit(work, "a mend on a branch")
@@ -318,9 +318,10 @@ def test_a_head_that_holds_a_commit_and_takes_it_back_is_refused(
         git(work, "revert", "--no-edit", mended)
     hub.write(work, "submissions/mine/NOTES.md", "words\n")
     head = hub.commit(work, "own")
-    words = ["--base", base, "--head", head, "--author", OWNER, "--repo", str(work)]
-    assert GUARD.main(words) == 1
-    assert "'harness/judge.py': a commit on the way touches it" in capsys.readouterr().out
+    words = ["--head", head, "--author", OWNER, "--repo", str(work)]
+    assert GUARD.main([*words, "--base", base]) == 0
+    assert GUARD.main([*words, "--base", mended]) == 1
+    assert "'harness/judge.py'" in capsys.readouterr().out
 
 
 def test_a_merge_that_would_take_back_what_main_has_is_refused(hub: Hub) -> None:
