@@ -60,7 +60,9 @@ class Terminal(Observer, contextlib.AbstractContextManager["Terminal"]):
         self, *, quiet_stdout: bool = False, brief: bool = False, file: TextIO | None = None
     ) -> None:
         stream = file if file is not None else (sys.stderr if quiet_stdout else sys.stdout)
-        self.console = Console(file=stream, highlight=False, markup=False, soft_wrap=True)
+        self.console = Console(
+            file=stream, highlight=False, markup=False, emoji=False, soft_wrap=True
+        )
         self.moving = self.console.is_terminal and os.environ.get("TERM") != "dumb" and not brief
         self.brief = brief
         self._live: Live | None = None
