@@ -211,7 +211,7 @@ def race(
     for look in looks:
         times = seen(course, [*alive, BASE], look)
         ranking = stopping.order(times, alive, BASE)
-        lost = stopping.losses(times, ranking, names, PLACES, level)
+        lost = stopping.losses(times, ranking, PLACES, level)
         ended |= dict.fromkeys(lost, look)
         alive = [name for name in alive if name not in lost]
     return ended

@@ -188,7 +188,7 @@ class AdaptiveRun:
         out: dict[str, str] = {}
         for rough in (False, True):  # exact and approximate work are ranked apart
             alike = [name for name in ranking if self._approximate(name) == rough]
-            out |= stopping.losses(times, alike, set(every), places, level)
+            out |= stopping.losses(times, alike, places, level)
         # blocks that a rival disturbed do not count: nobody leaves by what is left of them
         out = {n: why for n, why in out.items() if self._fewest(n) >= stopping.FEWEST_BLOCKS}
         lost = {n for n in raced for lane in self.lanes if not state.may_run(n, lane.case)}

@@ -118,18 +118,14 @@ def race_level(places: int, candidates: int, looks: int) -> float:
     return 1 - 2 * ERROR / (statements * max(looks, 1))
 
 
-def losses(
-    times: Times, ranking: Sequence[str], candidates: Collection[str], places: int, level: float
-) -> dict[str, str]:
-    """Who leaves, being clearly slower than `places` of the `candidates`: `7.1 % slower than mine`.
+def losses(times: Times, ranking: Sequence[str], places: int, level: float) -> dict[str, str]:
+    """Who leaves, being clearly slower than `places` others: `7.1 % slower than mine`.
 
-    `ranking`: everybody who is still in and may be dropped, from fast to slow; `candidates` are
-    those of them that race for the places.
+    `ranking`: everybody who races for the places, from fast to slow.
     """
     found: dict[str, str] = {}
     for at, entry in enumerate(ranking):
-        rivals = [rival for rival in ranking[:at] if rival in candidates]
-        known = ((rival, direct(times, rival, entry, level)) for rival in rivals)
+        known = ((rival, direct(times, rival, entry, level)) for rival in ranking[:at])
         faster = ((rival, ratio.value) for rival, ratio in known if ratio and ratio.low > 1.0)
         for rival, value in itertools.islice(faster, places - 1, places):
             found[entry] = f"{100 * (value - 1):.1f} % slower than {rival}"
