@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import marshal
 import os
 import subprocess
 import sys
@@ -51,7 +50,6 @@ def _same_bytes(name: str, told: dict[str, Any]) -> int:
     odd = sorted(
         p.relative_to(HERE).as_posix() for p in there - {HERE / name / f for f in told["files"]}
     )
-    odd += [file for file in told["files"] if not _compiled_from(HERE / name / file)]
     try:
         found = source_hash(name)
     except OSError as cause:
@@ -62,27 +60,6 @@ def _same_bytes(name: str, told: dict[str, Any]) -> int:
         return DIFFERENT
     print(f"{name}: {told['entry']}, the bytes of source {told['source_sha256'][:16]}")
     return OK
-
-
-def _compiled_from(source: Path) -> bool:
-    """Whether the bytecode that Python would run in place of a .py, if any, is its own.
-
-    With -O and -OO it runs other bytecode than without.
-    """
-    for optimize, tag in enumerate(("", "1", "2") if source.suffix == ".py" else ()):
-        cached = Path(importlib.util.cache_from_source(str(source), optimization=tag))
-        if not (cached.is_file() and source.is_file()):
-            continue
-        body = source.read_bytes()
-        try:
-            told: object = marshal.loads(
-                cached.read_bytes()[16:]
-            )  # behind magic, flags, time, size
-        except (EOFError, TypeError, ValueError):
-            return False
-        if told != compile(body, str(source), "exec", dont_inherit=True, optimize=optimize):
-            return False
-    return True
 
 
 def _attnboard(checkout: Path | None) -> list[str]:

@@ -20,7 +20,7 @@ from importlib.abc import Loader
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 HERE = Path(__file__).resolve().parent
 ENTRY = "submission"  # the judge's name for an entry's file
@@ -83,9 +83,16 @@ def missing(name: str) -> str:
 
 
 class _Loader(SourceFileLoader):
-    """A file whose code has other builtins."""
+    """A file whose code has other builtins, and is compiled of its source.
+
+    Bytecode that lies beside it may be anybody's: codes that compare equal may run differently.
+    """
 
     builtins: dict[str, Any]
+
+    def path_stats(self, path: str) -> NoReturn:
+        """Without them no bytecode is read, and none written."""
+        raise OSError(path)
 
     def exec_module(self, module: ModuleType) -> None:
         vars(module)["__builtins__"] = self.builtins
