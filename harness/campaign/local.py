@@ -116,7 +116,8 @@ class Local:
         for slot in alive:
             mine = (unit for unit in self._waiting if (unit.task == "build") == slot.builds)
             # not where it died before, unless there is no other place
-            fit = next((u for u in mine if slot.gpu not in u.avoid or places <= set(u.avoid)), None)
+            gpu = None if slot.builds else slot.gpu
+            fit = next((u for u in mine if gpu not in u.avoid or places <= set(u.avoid)), None)
             soon = slot.opens_contexts and time.monotonic() < self._next_start  # others open theirs
             if slot.child is None and fit is not None and not soon:
                 self._waiting.remove(fit)
