@@ -136,7 +136,7 @@ def plan(source: Source) -> tuple[list[list[str]], Callable[[list[str]], Program
 
 
 def _digest_of(source: Source) -> bytes:
-    """Of every file that the compiler may read."""
+    """Of every source in its folder."""
     digest = hashlib.sha256(source.entry.encode())
     found = (p for p in source.folder.rglob("*") if p.suffix in _SOURCES and p.is_file())
     for path in sorted(found):
