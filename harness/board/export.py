@@ -83,7 +83,7 @@ def _cell(value: object) -> object:
     """A text as one line that neither a terminal nor a spreadsheet takes for an order."""
     if not isinstance(value, str):
         return value
-    text = sanitize(value, MOST_CELL)
+    text = sanitize(value, MOST_CELL).replace(";", ",")  # some part cells at it
     return f"'{text}" if text.startswith(FORMULA) else text
 
 

@@ -23,8 +23,8 @@ from glob import glob
 from pathlib import Path
 
 from harness.board.rank import Beside, Board, Leaderboard, Row, interval_of, unfit
-from harness.board.render.markdown import table
-from harness.board.render.text import DOUBT, UNHELD, number, sanitize
+from harness.board.render.markdown import safe, table
+from harness.board.render.text import DOUBT, UNHELD, number
 from harness.board.rivals import Grid, cell_of, direct_on
 from harness.catalog.source_files import read_file
 from harness.catalog.steps import folders_with
@@ -191,7 +191,7 @@ def _over_best(suite: str, entry: str, leaderboard: Leaderboard, configs: Path, 
     least, doubt = grid.worst, _doubt(*row.results)
     weakest = f"{least.result.config}, `{least.library}`"
     said = (
-        f"{sanitize(asked.description)}: {mean.value:.3f}{doubt} × the best of "
+        f"{safe(asked.description)}: {mean.value:.3f}{doubt} × the best of "
         f"{_ran_beside(grid, leaderboard)} on each shape, least {least.ratio.value:.3f}{doubt} "
         f"({weakest}), not behind in {grid.led} of {len(grid.cells)}"
     )

@@ -19,6 +19,7 @@ from harness.campaign.pending_results import PendingResults
 from harness.campaign.unit import Unit
 from harness.engine.events import Observer
 from harness.errors import GpuUnhealthyError
+from harness.process.text import shown
 from harness.schema import Machine, Result, Status
 
 RETRIES = 2
@@ -185,7 +186,7 @@ class Campaign:
             if account.open_cases:
                 said = f"{DEAD_IN_A_ROW} attempts in a row died, the last of: "
                 hint = "python run.py doctor, then the same command with --resume"
-                raise GpuUnhealthyError(f"{said}{why or account.excuse}", hint)
+                raise GpuUnhealthyError(f"{said}{shown(why or account.excuse)}", hint)
             return
         if account.open_cases:
             why = why or account.excuse or "it ended without its rows"

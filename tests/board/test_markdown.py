@@ -203,11 +203,12 @@ def test_findings_are_shown_not_dropped() -> None:
         "www.evil.example",
         "a@b.example",
         "as in GH-12",
+        "done :tada: at 12:30:45",
     ],
 )
-def test_nobody_is_mentioned_and_nothing_is_linked(text: str) -> None:
+def test_nobody_is_mentioned_and_nothing_is_linked_or_drawn(text: str) -> None:
     told = safe(text)
-    assert not re.search(r"@\w|\w://|www\.|GH-\d", told)
+    assert not re.search(r"@\w|\w://|www\.|GH-\d|:\w+:", told)
     assert told.replace("\u200b", "") == text, "and it reads as it did"
 
 

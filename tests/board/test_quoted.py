@@ -241,6 +241,16 @@ def test_a_shape_that_is_not_measured_and_a_row_that_nobody_held_are_told() -> N
     assert "1.250? × the best of" in best(loose)
 
 
+def test_what_a_suite_is_called_is_no_markup(tmp_path: Path) -> None:
+    """`import` takes a stranger's words for it: they ended every later `rank`."""
+    text = (SUITES / "fa3.yaml").read_text()
+    called = "description: '<!-- board <!-- end --> <img src=x> @octocat'"
+    (tmp_path / "fa3.yaml").write_text(re.sub(r"(?m)^description: .*$", called, text))
+    told = best(configs=tmp_path)
+    assert told.count("<") == 0
+    assert "@octocat" not in told
+
+
 def test_a_suite_that_nobody_ran_has_no_line_and_one_that_is_none_is_an_error() -> None:
     assert best(suite="models") == "\n"
     assert best(entry="nobody") == "\n"

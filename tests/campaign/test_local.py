@@ -100,8 +100,11 @@ def test_a_failing_judge_is_an_infrastructure_fault() -> None:
 
 def test_a_host_on_which_everything_dies_is_left_alone() -> None:
     names = [f"n{i}" for i in range(30)]
-    with pytest.raises(GpuUnhealthyError, match="in a row"):
-        conclude(local(1, sys.executable, "-c", "raise SystemExit('broken')"), units(names))
+    with pytest.raises(GpuUnhealthyError, match="in a row") as caught:
+        conclude(
+            local(1, sys.executable, "-c", "raise SystemExit('broken\\n  next')"), units(names)
+        )
+    assert "\n" not in caught.value.message
 
 
 def test_one_broken_gpu_costs_no_row() -> None:

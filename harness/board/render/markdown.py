@@ -27,7 +27,7 @@ from harness.measure import stats
 from harness.schema import Result, Status
 
 #: What GitHub makes a mention or a link of; a space without width behind it keeps it a text.
-LINKED = re.compile(r"@|[A-Za-z](?=://)|www(?=\.)|GH(?=-\d)", re.IGNORECASE)
+LINKED = re.compile(r"@|[A-Za-z](?=://)|www(?=\.)|GH(?=-\d)|:(?=[\w+-]+:)", re.IGNORECASE)
 APART = "\u200b"
 HEAD = """# Leaderboard
 
@@ -303,7 +303,7 @@ def safe(text: str) -> str:
     """Text that markdown and HTML take as text: no markup, nobody mentioned, nothing linked."""
     text = sanitize(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     text = LINKED.sub(lambda found: f"{found[0]}{APART}", text)
-    text = re.sub(r"([\\`*\[\]|~#!])", r"\\\1", text)
+    text = re.sub(r"([\\`*\[\]|~#!$])", r"\\\1", text)
     return re.sub(r"(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])", r"\_", text)  # inside a word it is text
 
 
