@@ -27,7 +27,7 @@ ON_RECORDS = {
     "explain": "compare, and say what likely limits each",
     "history": "every run of one entry, and where its speed-up made a step",
     "papercheck": "published figures beside what is measured here on the same shapes",
-    "rank": "rebuild leaderboard.md and .html from results/ alone",
+    "rank": "rebuild leaderboard.md and .html from results/",
     "replay": "ask again what an entry answered wrongly",
     "show": "everything the newest records say of one entry",
     "verify": "audit an old record and measure it again",
@@ -54,12 +54,12 @@ examples:
   python run.py mine --check -x                         is it right? stop at the first failure
   python run.py mine --suite quick --watch              again after every edit, no import of torch
   python run.py --submission all --baselines sdpa_cudnn,flash_attn_3
-  python run.py --submission all --gpus all --resume    every GPU of this host, what is not recorded
+  python run.py --submission all --gpus all --resume    GPUs of this host, what is not recorded
   python run.py rank                                    rebuild leaderboard.md from results/
 --root DIR, or ATTNBOARD_ROOT: whose submissions/, configs/ and results/ are meant (default: the
             nearest folder upwards with a file .attnboard)
 exit codes: 0 done · 1 a submission failed, or cannot be read · 2 usage or harness error
-            3 something is missing here, or none could run (UNSUPPORTED, UNAVAILABLE, UNSTABLE)
+            3 something is missing, or none passed (UNSUPPORTED, UNAVAILABLE, UNSTABLE, CONTENDED)
             4 GPU unhealthy · 5 results could not be stored · 130 interrupted
             (UNSUPPORTED: outside the claims of its manifest, or it raises NotImplementedError)
             141 nobody reads the output any more (a run goes on to its end and is recorded)
@@ -137,7 +137,7 @@ def add_run(subparsers: "argparse._SubParsersAction[Any]") -> None:
     what = "folder of submissions/, path to a folder, to a folder of folders, to a .py or to a "
     what += "described .cu, comma list, all; names may stand alone in front: run.py mine.py"
     add("--submission", "-s", action="append", metavar="NAME", help=what)
-    add("--suite", metavar="NAME", help="file of configs/ (default: fa3 with a GPU, smoke without)")
+    add("--suite", metavar="NAME", help="in configs/ (default: fa3[_bwd], no GPU: smoke[_bwd])")
     add("--baselines", metavar="LIST", help="comma list, all or none (default: the suite's)")
     add("--against", metavar="NAME", help="headline of the speed-up (default: the suite's)")
     what = "timed blocks per case (default: the suite's)"

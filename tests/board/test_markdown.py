@@ -174,7 +174,7 @@ def test_a_step_of_a_ladder_has_a_table_of_its_own() -> None:
 def test_pictures_and_damaged_lines_are_mentioned() -> None:
     text = render(leaderboard(run_of({"a": 0.9}), bad_lines=2), {0: "docs/board.svg"})
     assert "](docs/board.svg)" in text
-    assert "2 damaged record lines" in text
+    assert "2 record lines" in text
 
 
 def test_findings_are_shown_not_dropped() -> None:

@@ -113,7 +113,7 @@ def test_the_adapter_and_the_document_say_what_the_manifest_says(name: str) -> N
 
 
 def test_of_pre_releases_the_line_names_the_release() -> None:
-    """pip finds nothing under the bare name of a package that has pre-releases only."""
+    """pip finds nothing under the bare name of a package that has no release of its own."""
     project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     (pinned,) = re.findall(r'"(flash-attn-4==[\d.]+b\d+)"', project)
     for name in ("flash_attn_4", "flash_attn_4_backward"):

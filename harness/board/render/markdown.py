@@ -31,11 +31,11 @@ LINKED = re.compile(r"@|[A-Za-z](?=://)|www(?=\.)|GH(?=-\d)|:(?=[\w+-]+:)", re.I
 APART = "\u200b"
 HEAD = """# Leaderboard
 
-Built by `python run.py rank` from the records under `results/`; do not edit by hand.
+Built by `python run.py rank` from records; do not edit by hand.
 
 **Score**: geometric mean over the configs of (time of the baseline / time of the entry), paired
 inside each block, with its 95 % interval; above 1 is faster. **Rank**: `=` marks entries that
-cannot be told apart; rows of two cards are told apart beyond 2.5 %. \
+cannot be told apart from the best of them; rows of two cards are told apart beyond 2.5 %. \
 **Integrity**: `judged` rows were checked and timed by a process that never
 ran the submission; `cooperative` rows were not, and beside `unlocked` ones others' kernels may have
 run: a `?` stands behind their place."""
@@ -43,14 +43,14 @@ REST = """ How to read the rest:
 [docs/how-to-read-the-board.md]({home}docs/how-to-read-the-board.md)."""
 #: What stands above each table but the first.
 APPROXIMATE = (
-    "Within 1e-2 of PyTorch's attention but outside the limits on the relative error: "
+    "Within the limit on the largest difference but outside those on the relative error: "
     "ranked among themselves."
 )
 LIBRARY = (
     "Submissions that launched a library's attention or matrix products, by the names of the "
-    "kernels that ran: ranked among themselves."
+    "kernels that ran, or whose results are a library's bit for bit: ranked among themselves."
 )
-SPEEDUPS = "Speed-up of every entry with its interval"
+SPEEDUPS = "Speed-ups with their intervals"
 GRID = (
     "TFLOP/s · time of the best library in that cell / time of the entry, each library in the "
     "newest run that timed both. Bold: the lower end of the 95 % interval is below 1, the cell is "
@@ -58,7 +58,7 @@ GRID = (
 )
 HIDDEN = (
     "Shapes that each run draws from its secret, batch×heads×seqlen, and TFLOP/s there: in no "
-    "score. Rows of one run stand beside each other, others met other shapes."
+    "score. Rows of different runs met different shapes."
 )
 STEPS = "How an entry came to be, from its own folder: timed and verified alike, without a place."
 #: Columns of a config's table that hold words.
@@ -80,7 +80,7 @@ def render(
     if not board.boards:
         parts.append(EMPTY)
     if board.bad_lines:
-        left = f"{board.bad_lines} damaged record lines were left out"
+        left = f"{board.bad_lines} record lines were left out"
         parts.append(f"{left}; `python run.py rank` names them.\n")
     return "\n".join(parts)
 

@@ -129,7 +129,7 @@ NEXT = {
     Status.INCORRECT: "the output differs too much; compare with the reference on this shape",
     Status.NONFINITE: "the output holds NaN or infinity; try large logits and masked rows",
     Status.BAD_OUTPUT: "return a tensor of q's shape, dtype and device",
-    Status.INPUT_MUTATED: "write into tensors of your own; q, k and v are read-only",
+    Status.INPUT_MUTATED: "write into tensors of your own; inputs are read-only",
     Status.TIME_CLAIM_REJECTED: "the judge saw more time pass than was told; time nothing yourself",
     Status.SLOWER_ALONE: "let no call begin before the last has ended, nor wait for its host",
     Status.LEFT_WORK_RUNNING: "wait for every stream and child process before the call returns",
@@ -185,6 +185,7 @@ def side_by_side(kinds: Mapping[str, Kind], suite: str) -> str:
     usual = "triton_backward" if "bwd" in suite else "triton_template"
     beside = f" --baselines {','.join(names[Kind.BASELINE])}" if names[Kind.BASELINE] else ""
     mine = ",".join(names[Kind.SUBMISSION]) or usual
+    beside += "" if suite in {"fa3", "fa3_bwd"} else f" --suite {sanitize(suite, 80)}"
     return typed(f"python run.py --submission {mine}{beside}")
 
 
