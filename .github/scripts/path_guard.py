@@ -239,7 +239,7 @@ def _path_fault(path: str) -> str:
         return "the folder's name: small letters, digits and _ only"
     if not PATH.fullmatch("/".join(parts[2:])):
         return "a path of plain letters, digits, '_', '-' and '.' only"
-    if any(part in {"__pycache__", "build", "dist"} or "." in part for part in parts[2:-1]):
+    if any(part in {"__pycache__", "build", "dist"} or "." in part for part in parts[1:-1]):
         named = "a folder called build, dist, __pycache__ or with a '.'"
         return f"{named}: git may ignore it, then no wheel has it"
     if Path(path).suffix not in KINDS:

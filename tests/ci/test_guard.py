@@ -116,6 +116,7 @@ def gone(work: Path) -> None:
                 "f.pyc",
             )
         ),
+        (edit("submissions/build/submission.py"), "a folder called build"),
         (edit("submissions/mine/conftest"), "kind ''"),
         (edit("submissions/mine/pyproject.toml"), "kind '.toml'"),
         (edit("submissions/mine/big.py", "x" * (2 << 20)), "at most 1024"),
