@@ -101,7 +101,7 @@ def digest(tensors: Sequence[torch.Tensor]) -> str:
     found = hashlib.sha256()
     for tensor in tensors:
         here = tensor.contiguous().cpu()
-        found.update(ctypes.string_at(here.data_ptr(), here.nbytes))
+        found.update((ctypes.c_char * here.nbytes).from_address(here.data_ptr()))
     return found.hexdigest()
 
 
