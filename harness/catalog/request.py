@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 from harness.catalog.entrants import ALL, find_entrants, gather, known_names, load_entrant, place_of
@@ -103,9 +102,14 @@ def resolve(
     problem = get_problem(suite.problem)
     place_of_baseline(suite.against, root / "baselines")  # it is nobody's who bears its name
     folder = root / "submissions"
-    taken = partial(is_reserved, root=root)
+    rivals = find_entrants(baselines, root / "baselines", Kind.BASELINE, problem)
+    named = {each.name for each in rivals}  # by their paths, too
+
+    def taken(name: str) -> bool:
+        return name in named or is_reserved(name, root)
+
     submissions, refused = gather(names, folder, Kind.SUBMISSION, problem, taken)
-    entrants = (*submissions, *find_entrants(baselines, root / "baselines", Kind.BASELINE, problem))
+    entrants = (*submissions, *rivals)
     seen: dict[str, Path] = {}
     for each in entrants:
         if other := seen.get(each.name):

@@ -279,6 +279,20 @@ def test_nobody_bears_a_baselines_name_also_where_none_runs(root: Path, name: st
             asked(root, str(root / f"{name}.py"), baselines=baselines)
 
 
+def test_who_bears_the_name_of_a_baseline_named_by_its_path_is_left_out_alone(root: Path) -> None:
+    """A stranger's file that was called so ended the campaign for all."""
+    for path in (
+        root / "libs" / "mylib.py",
+        root / "inbox" / "mylib.py",
+        root / "inbox" / "hon.py",
+    ):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(GOOD)
+    request = asked(root, str(root / "inbox"), baselines=(str(root / "libs" / "mylib.py"),))
+    assert [each.name for each in request.entrants] == ["hon", "mylib"]
+    assert "which is taken" in request.refused[0]
+
+
 def test_who_bears_a_baselines_name_among_others_is_left_out_alone(root: Path) -> None:
     for name in ("sdpa", "null", "all"):
         folder = root / "submissions" / name
