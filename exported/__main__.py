@@ -94,7 +94,7 @@ def _judge_again(harness: list[str], name: str, told: dict[str, Any], blocks: in
         for run in dict.fromkeys(row["run"] for row in rows):
             words = [*harness, "verify", f"{told['entry']}@{run}", "--blocks", str(blocks)]
             done = subprocess.run(words, cwd=root, env=environment, check=False)
-            codes.append(done.returncode)
+            codes.append(abs(done.returncode))  # of who was killed it is below 0
         return max(codes)
 
 
