@@ -246,11 +246,10 @@ def own_label(state: State, name: str, question: Question) -> str:
 
 
 def _dismiss(state: State, worker: WorkerProcess, status: Status, why: str) -> None:
-    """No further turn for who has spent its budget, or broke us; rows of complete cases stay."""
+    """No further turn for who has spent its budget, or broke us, and no time: none is told yet."""
     worker.leave(state.judge, state.clean_up)
     for case in state.suite.cases:
-        if case.name not in state.done:
-            state.record(worker.entrant.name, case).fail(status, why)
+        state.record(worker.entrant.name, case).fail(status, why)
 
 
 def _attached(state: State, worker: WorkerProcess) -> bool:
