@@ -204,12 +204,14 @@ def test_findings_are_shown_not_dropped() -> None:
         "a@b.example",
         "as in GH-12",
         "done :tada: at 12:30:45",
+        f"as {'0a' * 20} did",
     ],
 )
 def test_nobody_is_mentioned_and_nothing_is_linked_or_drawn(text: str) -> None:
     told = safe(text)
-    assert not re.search(r"@\w|\w://|www\.|GH-\d|:\w+:", told)
+    assert not re.search(r"@\w|\w://|www\.|GH-\d|:\w+:|[0-9a-f]{40}", told)
     assert told.replace("\u200b", "") == text, "and it reads as it did"
+    assert safe("fixes #7").replace("\u200b", "_") == r"fixes \#_7"
 
 
 SIGNS = [chr(code) for code in (*range(256), 0x200B, 0x2028, 0x202E)]

@@ -27,7 +27,11 @@ from harness.measure import stats
 from harness.schema import Result, Status
 
 #: What GitHub makes a mention or a link of; a space without width behind it keeps it a text.
-LINKED = re.compile(r"@|[A-Za-z](?=://)|www(?=\.)|GH(?=-\d)|:(?=[\w+-]+:)", re.IGNORECASE)
+#: What GitHub links or draws though a backslash stands before it; a commit by its whole hash.
+LINKED = re.compile(
+    r"@|#(?=\d)|[a-z](?=://)|www(?=\.)|GH(?=-\d)|:(?=[\w+-]+:)|\b[0-9a-f](?=[0-9a-f]{39}\b)",
+    re.IGNORECASE,
+)
 APART = "\u200b"
 HEAD = """# Leaderboard
 
