@@ -185,7 +185,7 @@ def side_by_side(kinds: Mapping[str, Kind], suite: str) -> str:
     usual = "triton_backward" if "bwd" in suite else "triton_template"
     beside = f" --baselines {','.join(names[Kind.BASELINE])}" if names[Kind.BASELINE] else ""
     mine = ",".join(names[Kind.SUBMISSION]) or usual
-    beside += "" if suite in {"fa3", "fa3_bwd"} else f" --suite {sanitize(suite, 80)}"
+    beside += "" if suite in {"fa3", "fa3_bwd", "adhoc"} else f" --suite {sanitize(suite, 80)}"
     return typed(f"python run.py --submission {mine}{beside}")
 
 

@@ -78,21 +78,21 @@ def write(folder: Path, package: str, forward: Part, backward: Part | None) -> l
     """Make `folder`, which is not there, or is empty. Returns what its reader should know."""
     home = folder / package
     licence = licence_text(forward)
-    modules = {part.entrant.name: own_modules(part) for part in (forward, backward) if part}
+    parts = {"forward": forward} | ({"backward": backward} if backward else {})
+    modules = {name: own_modules(part) for name, part in parts.items()}
     notes = [] if licence else ["the entry brings no text of its licence; add a LICENSE to FOLDER"]
     home.mkdir(parents=True)
     for path in sorted(CODE.glob("*.py")):
         (home / path.name).write_bytes(path.read_bytes())
     evidence: dict[str, Any] = {"package": package, "attnboard": __version__, "backward": None}
-    for name, part in (("forward", forward), ("backward", backward)):
-        if part is not None:
-            evidence[name] = part.as_json(f"{name}.jsonl") | {"modules": modules[part.entrant.name]}
-            (home / f"{name}.jsonl").write_bytes(b"".join(line + b"\n" for line in part.lines))
-            for file, body in part.entrant.files:
-                path = home / name / file
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(body)
-            notes.extend(_notes_on(part, modules[part.entrant.name]))
+    for name, part in parts.items():
+        evidence[name] = part.as_json(f"{name}.jsonl") | {"modules": modules[name]}
+        (home / f"{name}.jsonl").write_bytes(b"".join(line + b"\n" for line in part.lines))
+        for file, body in part.entrant.files:
+            path = home / name / file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(body)
+        notes.extend(_notes_on(part, modules[name]))
     (home / "evidence.json").write_text(json.dumps(evidence, indent=1) + "\n", encoding="utf-8")
     if licence is not None:
         (folder / "LICENSE").write_bytes(licence)
