@@ -8,7 +8,9 @@ Each look asks anew, of everybody: who was pushed out by one that has failed sin
 now, is in again, and gets the blocks that it missed.
 """
 
+import itertools
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from harness.engine.burst import settle
@@ -186,8 +188,7 @@ class AdaptiveRun:
         times, raced = self._times(), set(self.shown) - set(self.kept)
         ranking = stopping.order(times, raced, state.roles.baseline)
         out: dict[str, str] = {}
-        for rough in (False, True):  # exact and approximate work are ranked apart
-            alike = [name for name in ranking if self._approximate(name) == rough]
+        for alike in self._alike(ranking):
             out |= stopping.losses(times, alike, places, level)
         # blocks that a rival disturbed do not count: nobody leaves by what is left of them
         out = {n: why for n, why in out.items() if self._fewest(n) >= stopping.FEWEST_BLOCKS}
@@ -209,6 +210,11 @@ class AdaptiveRun:
     def _voided(self) -> int:
         """So many blocks of all cases do not count, by what somebody in the run did."""
         return sum(self.state.woken.values())
+
+    def _alike(self, ranking: Sequence[str]) -> Iterator[list[str]]:
+        """Those of `ranking` who do exact, then those who do approximate work: ranked apart."""
+        for rough in (False, True):
+            yield [name for name in ranking if self._approximate(name) == rough]
 
     def _approximate(self, name: str) -> bool:
         evidence = (self.state.record(name, lane.case) for lane in self.lanes)
@@ -234,10 +240,11 @@ class AdaptiveRun:
 
     def _pairs(self) -> list[stopping.Pair]:
         """Neighbours among those who are raced and ranked to the end."""
-        state = self.state
-        times = self._times()
-        ranking = stopping.order(times, set(self.shown) - set(self.left), state.roles.baseline)
-        return stopping.neighbours(times, ranking, stopping.level_of(len(self.looks)))
+        times, level = self._times(), stopping.level_of(len(self.looks))
+        still = set(self.shown) - set(self.left)
+        ranking = stopping.order(times, still, self.state.roles.baseline)
+        each = (stopping.neighbours(times, alike, level) for alike in self._alike(ranking))
+        return list(itertools.chain.from_iterable(each))
 
     # ------------------------------------------------------------------ words
 

@@ -300,6 +300,16 @@ def test_who_was_fast_for_a_few_blocks_keeps_nobody_out(bench: Make) -> None:
     assert made.why("honest") == "measured to the end"
 
 
+@pytest.mark.parametrize("between", [False, True])
+def test_approximate_work_parts_no_neighbours(bench: Make, between: bool) -> None:
+    """With one between them a run ended that had not told two exact entries apart."""
+    rival = {"rough": 0.8009} if between else {}
+    made = bench(StoppingRule(until_pct=0.05), {"a": 0.8, "b": 0.8018, **rival})
+    made.rough.add("rough")
+    AdaptiveRun(made.state).run()
+    assert made.why("b").endswith("apart from a")
+
+
 def test_approximate_work_takes_no_place_from_exact_work(bench: Make) -> None:
     made = bench(StoppingRule(race=1), {"exact": 0.8, "rough": 0.4, "slow": 1.1})
     made.rough.add("rough")
