@@ -22,6 +22,7 @@ from harness.measure import stats, verdict
 from harness.measure.evenness import lasting
 from harness.measure.gpu_specs import peak_tflops
 from harness.measure.plan import hidden_blocks
+from harness.measure.telemetry import REASONS
 from harness.measure.two_clocks import OVERTOLD, clock_tolerance
 from harness.measure.verdict import Evidence, RunFacts, conclude_case, drift_pct, trusted_of
 from harness.problems import get_problem
@@ -201,6 +202,9 @@ def doubts(row: Result, suite: Suite, cut: bool = False) -> list[str]:
         or len(row.null_gaps_ms) + 1 >= fewest,
         "a run that stops early, or a stretch, that nobody asked for": row.stopping is None
         and (row.sustained is None or suite.sustained_s > 0),
+        "clocks held down by what no driver names": all(
+            {*REASONS.values()}.issuperset(reading.throttle) for reading in row.telemetry
+        ),
         "fewer readings of the GPU than blocks": not timed
         or len(row.telemetry) + 1 >= len(row.samples),
     }

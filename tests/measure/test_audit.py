@@ -131,7 +131,9 @@ def true_rows(long: float = 1.0) -> dict[str, Result]:
     )
     gaps = [0.295 + rng.gauss(0, 0.001) for _ in range(SUITE.blocks)]
     readings = [
-        Telemetry(sm_mhz=1755, mem_mhz=3201, power_w=640.0, temperature_c=55, throttle=("sw",))
+        Telemetry(
+            sm_mhz=1755, mem_mhz=3201, power_w=640.0, temperature_c=55, throttle=("sw_power_cap",)
+        )
         for _ in range(SUITE.blocks)
     ]
     told = conclude_case(evidence, facts, "base", trusted_of(evidence, "base"), gaps, readings)
@@ -626,6 +628,13 @@ def test_an_error_that_is_no_figure_is_below_no_contract(figure: str, value: flo
     error = EXACT.model_copy(update={figure: value})
     said = doubts(TRUE["mine"].model_copy(update={"error": error}), SUITE)
     assert said == ["its error is not below the contract"]
+
+
+def test_a_reason_that_no_driver_names_is_not_told() -> None:
+    """Each was counted in each reading, anew for every row: a board took a minute."""
+    reading = TRUE["mine"].telemetry[0].model_copy(update={"throttle": ("word",)})
+    said = doubts(TRUE["mine"].model_copy(update={"telemetry": (reading,) * 20}), SUITE)
+    assert said == ["clocks held down by what no driver names"]
 
 
 def test_what_no_stretch_measures_is_doubted() -> None:
