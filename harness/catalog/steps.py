@@ -20,6 +20,7 @@ from harness.process.project import SUBMISSION_FILES, is_submission
 from harness.schema import MOST_NAME, Claims, Dtype, Manifest, Needs, is_name
 
 LAUNCH_FILE = "launch.yaml"
+LIKE_A_FILE = r"\.(?=(?:py|cu)$)"  # `entry_name` would give it another's name
 HEADERS = (".cuh", ".h", ".hpp", ".inl")
 MOST_WORDS, MOST_RUNGS = 500, 100  # each rung lists and reads what lies beside it
 MOST_TOLD = 10_000  # names of .cu files in a rung and its headers
@@ -28,10 +29,10 @@ PAGE = "see docs/write-a-cuda-kernel.md, 'A single .cu'"
 
 def usable(name: str, path: Path) -> str:
     """`name`, if rows can carry it; where no manifest gives a name the file's or folder's is it."""
-    if is_name(name):
+    if is_name(name) and (name == path.name or not re.search(LIKE_A_FILE, name)):
         return name
-    better = re.sub(r"[^A-Za-z0-9_.-]+", "_", name).strip("_.-")[:40] or "mine"
-    said = f"'{name}' is no name for a row; at most {MOST_NAME} letters, digits, _ . and -"
+    better = re.sub(rf"[^A-Za-z0-9_.-]+|{LIKE_A_FILE}", "_", name).strip("_.-")[:40] or "mine"
+    said = f"'{name}' is no name for a row; at most {MOST_NAME} letters, digits, _ . and -; no .py"
     ending = path.suffix if name != path.name else ""  # a folder's is part of its name
     raise fault(path, said, renaming(path, path.with_name(better + ending)))
 

@@ -327,6 +327,15 @@ def test_a_manifest_that_is_a_folder(tmp_path: Path) -> None:
         load(folder)
 
 
+@pytest.mark.parametrize("name", ["x.py.py", "x.cu.py"])
+def test_a_file_that_would_have_the_name_of_a_file_is_no_entry(tmp_path: Path, name: str) -> None:
+    """`show x.py` told of x, somebody else's."""
+    (tmp_path / name).write_text(GOOD)
+    with pytest.raises(SubmissionError, match="is no name for a row") as caught:
+        find_entrants([str(tmp_path / name)], tmp_path, Kind.SUBMISSION, None)
+    assert caught.value.hint.endswith(f"{tmp_path}/{name[:-3].replace('.', '_')}.py")
+
+
 def test_a_file_name_that_no_row_can_carry(tmp_path: Path) -> None:
     path = tmp_path / "my kernel.py"
     path.write_text(GOOD)

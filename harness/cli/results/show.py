@@ -38,11 +38,10 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Exit code 0, or 2 with the nearest name if there is no such entry."""
+    name = entry_name(args.name)
     shown = [(board, row) for board in query.boards(args).boards for row in board.rows]
-    known = {row.entry for _, row in shown}  # a stranger's may be called x.py, beside x
-    name = args.name if args.name in known else entry_name(args.name)
     if not (found := [(board, row) for board, row in shown if row.entry == name]):
-        raise query.unknown(name, sorted(known))
+        raise query.unknown(name, sorted({row.entry for _, row in shown}))
     if args.json:
         every = [result for _, row in found for result in (*row.results, *row.hidden)]
         print(dumps({"results": [json.loads(record.to_line(result)) for result in every]}))
