@@ -29,9 +29,10 @@ def placement_of(args: argparse.Namespace) -> Placement | None:
     if not is_campaign(args):
         return None
     gpus = None if args.gpus in (None, "all") else int(args.gpus)
+    here = args.gpu is not None and args.engine not in REMOTE
     return Placement(
         executor=args.engine or "local",
-        gpus=1 if args.gpus is None and args.gpu and args.engine not in REMOTE else gpus,
+        gpus=1 if args.gpus is None and here else gpus,
         first_gpu=args.gpu or 0,
         per_unit=args.per_unit or 1,
         resume=args.resume,
