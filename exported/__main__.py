@@ -40,7 +40,7 @@ def main(words: list[str] | None = None) -> int:
             file=sys.stderr,
         )
         return UNAVAILABLE
-    codes = [_judge_again(harness, name, told, args.blocks) for name, told in parts]
+    codes = [code for each in parts for code in _judge_again(harness, *each, args.blocks)]
     return DIFFERENT if DIFFERENT in codes else max(codes)
 
 
@@ -71,11 +71,11 @@ def _attnboard(checkout: Path | None) -> list[str]:
     return [sys.executable, "-m", "attnboard"] if importlib.util.find_spec("attnboard") else []
 
 
-def _judge_again(harness: list[str], name: str, told: dict[str, Any], blocks: int) -> int:
-    """What attnboard's `verify` says of the evidence, in a project of these files alone."""
+def _judge_again(harness: list[str], name: str, told: dict[str, Any], blocks: int) -> list[int]:
+    """What attnboard's `verify` says of each run, in a project of these files alone."""
     if not told["boards"]:
         print(f"CANNOT: {told['entry']} was exported without a row of the board")
-        return UNAVAILABLE
+        return [UNAVAILABLE]
     with tempfile.TemporaryDirectory(prefix="attnboard-verify-") as folder:
         root = Path(folder)
         root.chmod(0o755)  # workers may be another user
@@ -96,7 +96,7 @@ def _judge_again(harness: list[str], name: str, told: dict[str, Any], blocks: in
             words = [*harness, "verify", f"{told['entry']}@{run}", "--blocks", str(blocks)]
             done = subprocess.run(words, cwd=root, env=environment, check=False)
             codes.append(abs(done.returncode))  # of who was killed it is below 0
-        return DIFFERENT if DIFFERENT in codes else max(codes)
+        return codes
 
 
 if __name__ == "__main__":

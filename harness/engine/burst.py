@@ -246,7 +246,7 @@ def own_label(state: State, name: str, question: Question) -> str:
 
 
 def _dismiss(state: State, worker: WorkerProcess, status: Status, why: str) -> None:
-    """No further turn for who has spent its budget, or broke us, and no time: none is told yet."""
+    """No further turn, and no row with a time, for who has spent its budget or broke us."""
     worker.leave(state.judge, state.clean_up)
     for case in state.suite.cases:
         state.record(worker.entrant.name, case).fail(status, why)

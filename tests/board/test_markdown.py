@@ -205,6 +205,7 @@ def test_findings_are_shown_not_dropped() -> None:
         "as in GH-12",
         "done :tada: at 12:30:45",
         f"as {'0a' * 20} did",
+        f"a_{'0a' * 20}",
     ],
 )
 def test_nobody_is_mentioned_and_nothing_is_linked_or_drawn(text: str) -> None:

@@ -26,10 +26,11 @@ from harness.board.render.text import (
 from harness.measure import stats
 from harness.schema import Result, Status
 
-#: What GitHub makes a mention or a link of; a space without width behind it keeps it a text.
-#: What GitHub links or draws though a backslash stands before it; a commit by its whole hash.
+#: What GitHub makes a mention, a link (of a commit by its whole hash) or a picture of, also behind
+#: a backslash; a space without width behind it keeps it a text.
 LINKED = re.compile(
-    r"@|#(?=\d)|[a-z](?=://)|www(?=\.)|GH(?=-\d)|:(?=[\w+-]+:)|\b[0-9a-f](?=[0-9a-f]{39}\b)",
+    r"@|#(?=\d)|[a-z](?=://)|www(?=\.)|GH(?=-\d)|:(?=[\w+-]+:)"
+    r"|(?<![0-9a-z])[0-9a-f](?=[0-9a-f]{39}(?![0-9a-z]))",
     re.IGNORECASE,
 )
 APART = "\u200b"
