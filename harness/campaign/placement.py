@@ -121,7 +121,7 @@ def recorded_in(results: Path, request: Request, slug: str) -> set[Asked]:
     asked = {(one.name, one.source_sha256, *board) for one in request.entrants}
     return {
         (head.entry, head.source_sha256, head.config)
-        for head in found
+        for head in record.newest(found)  # as boards count
         if (head.entry, head.source_sha256, head.suite_sha256, head.protocol) in asked
         and weight(head) == VERDICT
         and record.whole([head])

@@ -518,6 +518,15 @@ def test_resume_asks_for_source_suite_protocol_and_a_verdict(tmp_path: Path) -> 
     assert {asked[0] for asked in found} == {"ok", "failed"}
 
 
+def test_resume_asks_again_for_a_source_that_has_come_back(tmp_path: Path) -> None:
+    """Boards show the newest one's row: what was there before another had stayed unasked."""
+    mine, told = request(["a"]), {"suite_sha256": SUITE.sha256, "protocol": PROTOCOL}
+    for day, source in ((21, b"a".hex()), (22, "bb")):
+        date, told["source_sha256"] = f"2026-11-{day}T01:00:00Z", source
+        record.append(tmp_path, result("a", status=Status.INCORRECT, date=date, **told))
+    assert recorded_in(tmp_path, mine, "nvidia-h200") == set()
+
+
 def test_visible_gpus() -> None:
     uuids = ["GPU-a", "GPU-b", "GPU-c"]
     assert visible(uuids, {}) == [0, 1, 2]
