@@ -81,8 +81,8 @@ def _judge_again(harness: list[str], name: str, told: dict[str, Any], blocks: in
         root.chmod(0o755)  # workers may be another user
         (root / ".attnboard").touch()
         home = root / "submissions" / told["entry"]
+        bare = "manifest.yaml" not in told["files"] and told["entry_file"] != "submission.py"
         for file in told["files"]:
-            bare = "manifest.yaml" not in told["files"]
             path = home.parent / file if bare else home / file
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes((HERE / name / file).read_bytes())
@@ -95,7 +95,7 @@ def _judge_again(harness: list[str], name: str, told: dict[str, Any], blocks: in
         for run in dict.fromkeys(row["run"] for row in rows):
             words = [*harness, "verify", f"{told['entry']}@{run}", "--blocks", str(blocks)]
             done = subprocess.run(words, cwd=root, env=environment, check=False)
-            codes.append(abs(done.returncode))  # of who was killed it is below 0
+            codes.append(done.returncode % 256)  # of who was killed it is below 0
         return codes
 
 

@@ -146,7 +146,7 @@ def _config(board: Board, config: str, notes: Notes) -> Json:
         "expPeak": _short(peak * tensor_ms / exp_ms if peak and tensor_ms and exp_ms else None),
         "bandwidth": bandwidth(machine),
         "intensity": _short(floor.intensity),
-        "machineNotes": notes.of_machine(config),
+        "machineNotes": [*map(sanitize, notes.of_machine(config))],
     }
 
 
