@@ -13,7 +13,8 @@ from harness.board.render.text import sanitize
 from harness.schema import Result
 
 MOST_CELL = 4000  # characters
-FORMULA = ("=", "+", "-", "@")  # how it begins for a spreadsheet
+#: How it begins for a spreadsheet; some take signs of full width, too.
+FORMULA = tuple("=+-@\uff1d\uff0b\uff0d\uff20")
 COLUMNS = (
     *("gpu", "suite", "suite_sha256", "protocol", "group", "rank", "tie", "entry", "kind"),
     *("language", "author", "speedup", "speedup_low", "speedup_high", "against", "config"),
