@@ -79,10 +79,9 @@ def exec_worker(
         os.dup2(log_fd, 1)
         os.dup2(log_fd, 2)
         os.close(log_fd)
-        os.close(
-            0
-        )  # the fork server's is one for all: flags and locks on it went from one to another
-        os.open(os.devnull, os.O_RDONLY)  # the lowest free number is this one
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(nothing, 0)  # the fork server's is one for all: flags on it went to others
+        os.close(nothing)
         process_tree.die_with_parent()
         os.environ.clear()
         os.environ.update(message["env"])

@@ -55,7 +55,7 @@ for line in Path("/proc/self/maps").read_text().splitlines():
 facts = {"found": found, "env": dict(os.environ), "links": links, "session": os.getsid(0), "ppid": os.getppid(),
          "pid": os.getpid(), "argv": sys.argv, "cwd": os.getcwd(), "outside": outside,
          "first": Path("/proc/self/environ").read_text(), "threads": len(os.listdir("/proc/self/task")),
-         "bytecode": [sys.dont_write_bytecode, sys.pycache_prefix]}
+         "stdin": os.get_inheritable(0), "bytecode": [sys.dont_write_bytecode, sys.pycache_prefix]}
 Path(os.environ["ATTNBOARD_CACHE"], "facts.json").write_text(json.dumps(facts))
 def custom_attention_forward(q, k, v, causal=True, sm_scale=None):
     return q
@@ -130,6 +130,7 @@ def test_a_fork_is_bare(forkserver: ForkServer, house: Path, tmp_path: Path, lev
         assert facts["ppid"] == os.getpid()  # adopted: an exit code reaches the engine
     assert facts["argv"] == ["submission.py"]
     assert facts["found"] == 0, "of whom it was asked for before nothing is left in its memory"
+    assert facts["stdin"], "what it starts has one, too"
     assert facts["bytecode"] == [True, None], "it neither reads nor writes the fork server's"
     assert facts["env"]["HOME"] == str(tmp_path / "mine" / "cache")
     assert "PLANTED_SECRET" not in facts["env"]

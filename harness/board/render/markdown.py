@@ -29,7 +29,7 @@ from harness.schema import Result, Status
 #: What GitHub makes a mention, a link (of a commit by its whole hash) or a picture of, also behind
 #: a backslash; a space without width behind it keeps it a text.
 LINKED = re.compile(
-    r"@|#(?=\d)|[a-z](?=://)|www(?=\.)|GH(?=-\d)|:(?=(?:[a-z+-][\w+-]*|100|1234|8ball):)"
+    r"@|#(?=\d)|[a-z](?=://)|www(?=\.)|GH(?=-\d)|:(?=(?:[\w+-]*[a-z+-][\w+-]*|100|1234):)"
     r"|(?<![0-9a-z])[0-9a-f](?=[0-9a-f]{39}(?![0-9a-z]))",
     re.IGNORECASE,
 )
