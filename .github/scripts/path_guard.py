@@ -220,10 +220,14 @@ def _there(repo: Path, base: str, entry: str) -> bool:
 
 
 def _owners(repo: Path, base: str, folder: str) -> list[str]:
-    """The logins of `owners: [a, b]`, a line of the manifest at `base`."""
+    """The logins of `owners: [a, b]`, the one such line of the manifest at `base`.
+
+    Where others begin so, too, as within a quoted text, it names nobody.
+    """
     listed = git(repo, "ls-tree", "--name-only", base, "--", f"{folder}/manifest.yaml").strip()
     text = git(repo, "show", f"{base}:{folder}/manifest.yaml") if listed else b""
-    line = OWNERS.search(text.decode(errors="replace"))
+    told = text.decode(errors="replace")
+    line = OWNERS.search(told) if len(re.findall(r"(?m)^owners:", told)) == 1 else None
     return [word.strip() for word in line[1].split(",") if word.strip()] if line else []
 
 

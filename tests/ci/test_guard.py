@@ -82,6 +82,7 @@ def gone(work: Path) -> None:
         (new_one(f"owners:\n- {OWNER}"), f"there: owners: [{OWNER}]"),
         (new_one(f"owners: ['{OWNER}']"), f"there: owners: [{OWNER}]"),
         (new_one("owners: [someone]"), f"there: owners: [{OWNER}]"),
+        (new_one(f"owners: [{OWNER}]\nowners: []"), f"there: owners: [{OWNER}]"),
         (new_one("owners: []"), "submissions/new_one/manifest.yaml: write a line of its own there"),
         (new_one(""), "submissions/new_one/manifest.yaml: write a line of its own there"),
         (edit("submissions/new_one/steps/01_first.py"), "new_one/manifest.yaml: write a line"),
