@@ -218,8 +218,7 @@ def walls() -> Iterator[Line]:
     good, how = f"{share} of each submission", "raise pids.max: docker run --pids-limit -1"
     bad = f"{share} of a submission, of {cgroup.room()} that the container or the kernel allow"
     yield _look(share >= enter.Rules.processes // 2, "processes and threads", good, bad, how)
-    lacks = enter.lacking(1) or enter.lacking(2)
-    level, how = enter.usual_level(), lacks or "SECURITY.md says what each level holds"
+    level, how = enter.usual_level(), enter.lacking(2) or "SECURITY.md says what each level holds"
     found = f"{level} ({enter.LEVELS[level]})"
     yield _look(level == 2, "usual sandbox level", found, found, how)
 
