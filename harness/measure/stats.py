@@ -10,8 +10,10 @@ moves the machine moves them all. What is compared is therefore the log-ratio in
              Should Know About the Bootstrap", The American Statistician 69, 2015, section 4.3);
              Student's t of the trimmed mean (K. Yuen, Biometrika 61, 1974) below 8 blocks and above
              500, within the blocks where so many lie on one side of the truth more seldom than the
-             level allows (6 at 95 %); and 0.05 % on each side for what blocks cannot show: that two
-             processes are not one (2.5 % where two cards are compared through a baseline)
+             level allows (all of 6 at 95 %), or all but a few so seldom that it costs the level
+             nothing (a sign test): slow bursts widen a t; and 0.05 % on each side for what blocks
+             cannot show: that two processes are not one (2.5 % where two cards are compared through
+             a baseline)
 - geomean    mean of the configs' logs; the sides of the interval are added in quadrature
              (MOVER: G. Zou, A. Donner, Statistics in Medicine 27, 2008)
 
@@ -80,8 +82,9 @@ MOST_TO_RESAMPLE = 500
 #: (docs/how-timing-works.md).
 PROCESS_LOG = 0.0005
 #: Which rule an interval was made by; the board makes those of an older rule anew, from the
-#: samples. 1: PROCESS_LOG is in it. 2: slow bursts of few blocks do not reach beyond the best.
-INTERVAL_RULE = 2
+#: samples. 1: PROCESS_LOG is in it. 2: slow bursts of few blocks do not reach beyond the best. 3:
+#: nor, of many blocks, beyond the best but a few.
+INTERVAL_RULE = 3
 #: The same between two cards: one source beside one baseline on two of one kind differed by up to
 #: this in 95 of 100 pairs of geometric means (benchmarks/clocks.py --cards), and no block shows it.
 CARDS_LOG = 0.025
@@ -162,8 +165,9 @@ def ratio(
     else:
         half = _t_quantile(len(x), level) * _trimmed_error(x)
         low, high = centre - half, centre + half
-        if tight or 2.0 ** (1 - len(x)) <= 1 - level:  # all on one side: a sign test
-            low, high = max(low, float(x.min())), min(high, float(x.max()))
+        if (aside := max(_blocks_aside(len(x), level), 0 if tight else -1)) >= 0:
+            ordered = np.sort(x)
+            low, high = max(low, float(ordered[aside])), min(high, float(ordered[-1 - aside]))
     # resampling can miss its own centre by a hair when nearly all blocks are equal
     return Interval(_exp(centre), _exp(min(low, centre)), _exp(max(high, centre)))
 
@@ -375,6 +379,18 @@ def _trimmed_error(x: Array) -> float:
 @lru_cache(maxsize=1 << 12)  # scipy takes longer for one quantile than numpy for the blocks
 def _t_quantile(n: int, level: float) -> float:
     return float(_imported(SPECIAL).stdtrit(n - 2 * cut(n) - 1, 0.5 + level / 2))
+
+
+@lru_cache(maxsize=1 << 12)
+def _blocks_aside(n: int, level: float) -> int:
+    """How many of n blocks may lie beyond each end of the interval; -1: it needs more blocks.
+
+    As many as lie on one side of a median in a quarter of the runs that may miss it, so that the
+    level is kept beside Student's t; none where all on one side are seldom enough by themselves.
+    """
+    shares = _imported(SPECIAL).bdtr(np.arange(n // 2), n, 0.5)  # of up to so many on one side
+    few = int(np.count_nonzero(2 * shares <= (1 - level) / 4)) - 1
+    return max(few, 0 if 2.0 ** (1 - n) <= 1 - level else -1)
 
 
 @lru_cache(maxsize=8)
