@@ -4,10 +4,11 @@
 
 The machine that wrote it ran code of a stranger. So: few and small regular files, strict lines,
 only the submission asked for and the suite's baselines, the very source and suite of this
-checkout, every case exactly once, hidden ones as the told secret draws them, secrets that are new.
-Of a row only what was measured is taken; the rest is made again as a run makes it
-(harness/measure/audit.py), must be what was told, and is what we write. This finds forgeries that contradict themselves or the checkout. A machine that was taken
-over entirely can still lie consistently: the runner must be new for every run.
+checkout, each case of the submission once, hidden ones as the told secret draws them, secrets that
+are new. Of a row only what was measured is taken; the rest is made again as a run makes it
+(harness/measure/audit.py), must be what was told, and is what we write. This finds forgeries that
+contradict themselves or the checkout. A machine that was taken over entirely can still lie
+consistently: the runner must be new for every run.
 """
 
 from __future__ import annotations

@@ -230,7 +230,7 @@ def _cell(board: Board, result: Result, notes: Notes) -> Json:
         "limiter": limiter(result),
         **({"lasting": _lasting(result)} if result.sustained else {}),
         "kernels": [sanitize(name, 160) for name in result.kernels],
-        "notes": [*notes.of_entry(result), *conditions_of(result)],
+        "notes": [*map(sanitize, (*notes.of_entry(result), *conditions_of(result)))],
         "samples": [[s.block, _short(s.latency_ms), int(s.late)] for s in samples],
     }
 

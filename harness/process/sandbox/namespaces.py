@@ -33,7 +33,7 @@ STOP, GO, NEWEST = b"s", b"g", b"n"  # words to the first process; the last: whi
 MARK_BYTES, TOLD_BYTES = 7, 8
 ANSWER_S = 20.0  # at most: while all load on a busy host it waits for a core like others
 BY_SIGNAL = 128  # a code above it: the second process was killed by that signal
-#: No account has these ids: systemd's table of ranges calls 1879048192 to 2147483647 unused.
+#: No account is expected here: systemd's table of ranges calls 1879048192 to 2147483647 unused.
 FIRST_USER, USERS = 0x7000_0000, 0x0FFF_FFFF
 FEW_FIRST, FEW = 0xD000, 0x2000  # where only 65,536 ids are mapped, as in a rootless container
 
