@@ -57,7 +57,7 @@ examples:
   python run.py --submission all --gpus all --resume    GPUs of this host, what is not recorded
   python run.py rank                                    rebuild leaderboard.md from results/
 --root DIR, or ATTNBOARD_ROOT: whose submissions/, configs/ and results/ are meant (default: the
-            nearest folder upwards with a file .attnboard that is in no submission)
+            nearest folder upwards with a file .attnboard, those in a submission last)
 exit codes: 0 done · 1 a submission failed, or cannot be read · 2 usage or harness error
             3 something is missing, or none passed (UNSUPPORTED, UNAVAILABLE, UNSTABLE, CONTENDED)
             4 GPU unhealthy · 5 results could not be stored · 130 interrupted

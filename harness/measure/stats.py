@@ -10,8 +10,8 @@ moves the machine moves them all. What is compared is therefore the log-ratio in
              Should Know About the Bootstrap", The American Statistician 69, 2015, section 4.3);
              Student's t of the trimmed mean (K. Yuen, Biometrika 61, 1974) below 8 blocks and above
              500, within the blocks where so many lie on one side of the truth more seldom than the
-             level allows (all of 6 at 95 %), or all but a few so seldom that it costs the level
-             nothing (a sign test): slow bursts widen a t; and 0.05 % on each side for what blocks
+             level allows (all of 6 at 95 %; of more all but a few, at most those trimmed, still
+             more seldom), because slow bursts widen a t; and 0.05 % on each side for what blocks
              cannot show: that two processes are not one (2.5 % where two cards are compared through
              a baseline)
 - geomean    mean of the configs' logs; the sides of the interval are added in quadrature
@@ -386,11 +386,12 @@ def _blocks_aside(n: int, level: float) -> int:
     """How many of n blocks may lie beyond each end of the interval; -1: it needs more blocks.
 
     As many as lie on one side of a median in a quarter of the runs that may miss it, so that the
-    level is kept beside Student's t; none where all on one side are seldom enough by themselves.
+    level is kept beside Student's t, but none of which the trimmed mean is made: it need not be the
+    median. None where all on one side are seldom enough by themselves.
     """
     shares = _imported(SPECIAL).bdtr(np.arange(n // 2), n, 0.5)  # of up to so many on one side
     few = int(np.count_nonzero(2 * shares <= (1 - level) / 4)) - 1
-    return max(few, 0 if 2.0 ** (1 - n) <= 1 - level else -1)
+    return max(min(few, cut(n)), 0 if 2.0 ** (1 - n) <= 1 - level else -1)
 
 
 @lru_cache(maxsize=8)

@@ -2,9 +2,9 @@
 
 A run that may stop early looks at a few numbers of blocks that are fixed before it starts
 (`StoppingRule.looks`) and shares the error it allows itself among these looks: each uses intervals
-of level 1 - 0.05 / looks. Whatever the data do, one of a pair's intervals misses the truth in at
-most 5 % of the runs (Bonferroni's inequality; K. Lan, D. DeMets, Biometrika 70, 1983). All that is
-told of such a run, its speed-ups and its ties, uses the same level. Why, and how often it errs:
+of level 1 - 0.05 / looks. Where each interval keeps its level, one of a pair's misses the truth in
+at most 5 % of the runs (Bonferroni's inequality; K. Lan, D. DeMets, Biometrika 70, 1983). All that
+is told of such a run, its speed-ups and its ties, uses the same level. Why, and how often it errs:
 docs/how-timing-works.md, tests/measure/test_stopping.py.
 
 The race drops candidates as successive elimination does (E. Even-Dar, S. Mannor, Y. Mansour,

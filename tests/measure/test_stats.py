@@ -137,6 +137,15 @@ def test_that_a_few_blocks_lie_beyond_it_costs_no_level(blocks: int) -> None:
     assert hits >= 2000 * 0.975
 
 
+@pytest.mark.parametrize("blocks", [51, 131, 501])
+def test_two_camps_of_times_leave_an_interval_on_both_sides(blocks: int) -> None:
+    """Their mean is no median, so blocks set aside by a sign test do not bound it."""
+    x = [-0.05 * (block % 3 == 0) + 1e-4 * (block % 7) for block in range(blocks)]
+    found = stats.ratio(x, 0.99375)
+    assert found is not None
+    assert found.low / 0.999 < found.value < found.high / 1.001
+
+
 def test_the_interval_covers_bursty_noise_too() -> None:
     rng = np.random.default_rng(8)
     hits = 0
