@@ -11,7 +11,7 @@ import math
 
 import torch
 
-INSTALL = "pip install --no-deps --target fbtriton fbtriton==3.7.4"
+INSTALL = "pip install --no-deps --target ../fbtriton fbtriton==3.7.4"
 KERNEL = "triton.language.extra.tlx.tutorials.hopper_fa_ws_pipelined_pingpong_persistent"
 
 try:

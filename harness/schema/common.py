@@ -37,7 +37,7 @@ Package = Annotated[str, Field(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,78}[A-Za-
 Tool = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.+-]{0,79}$")]
 #: Output → the type it is summed in.
 Sums = dict[Literal["o", "dq", "dk", "dv"], Literal["fp32", "fp16", "bf16"]]
-Login = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9-]{0,38}$")]  # of GitHub
+Login = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,38}$")]  # of GitHub
 
 
 #: What a shape may say beyond batch, heads, seqlen and headdim: written where it is set, so that
