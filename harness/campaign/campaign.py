@@ -205,7 +205,7 @@ class Campaign:
             self._try_alone(unit, why)
 
     def _try_alone(self, unit: Unit, why: str) -> None:
-        """The control with nobody beside it: only if that dies too, no submission is to blame."""
+        """The control in a unit of its own: only if that dies too, no submission is to blame."""
         self.dead_in_a_row = 0
         self.alone += 1
         name, cases = unit.request.control, unit.request.cases[:1]

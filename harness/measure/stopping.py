@@ -26,7 +26,8 @@ from harness.measure import stats
 from harness.measure.stats import Interval
 
 ERROR = 1 - stats.LEVEL
-#: Looks of `--until`, each at 1.6 times the blocks of the one before: 27 times the suite's at most.
+#: Looks of `--until`, each at 1.6 times the blocks of the one before: 27 times the suite's,
+#: or MOST_BLOCKS, at most.
 UNTIL_LOOKS = 8
 UNTIL_GROWTH = 1.6
 #: Looks of `--race`, as shares of the suite's blocks; at 4 blocks nothing is trimmed yet.
@@ -63,6 +64,7 @@ class StoppingRule:
         """Numbers of blocks at which the run looks; `blocks`: the suite's."""
         race = {max(round(share * blocks), FEWEST_BLOCKS) for share in RACE_SHARES}
         until = {round(blocks * UNTIL_GROWTH**look) for look in range(UNTIL_LOOKS)}
+        until = {min(look, stats.MOST_BLOCKS) for look in until}
         chosen = {min(look, blocks) for look in race} if self.race is not None else set()
         chosen |= until if self.until_pct is not None else set()
         return tuple(sorted(chosen)) or (blocks,)

@@ -318,6 +318,7 @@ def test_looks_are_fixed_beforehand() -> None:
     assert StoppingRule(race=3).looks(20) == (4, 9, 14, 20)
     assert StoppingRule(race=3).looks(3) == (3,)
     assert StoppingRule(race=3, until_pct=1.0).looks(20) == (4, 9, 14, *LOOKS)
+    assert UNTIL.looks(5000) == (5000, 8000, stats.MOST_BLOCKS)  # a row holds no more
     assert StoppingRule(race=3, until_pct=0.3).name == "race 3, until 0.3 %"
 
 
