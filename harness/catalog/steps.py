@@ -17,6 +17,7 @@ from harness.catalog.source_files import fault, home_of, listed, plain_files, re
 from harness.catalog.yaml_model import MOST_BYTES, load_model, mapping_of
 from harness.errors import SubmissionError, did_you_mean
 from harness.process.project import SUBMISSION_FILES, is_submission
+from harness.process.text import printed_as_it_is
 from harness.schema import MOST_NAME, Claims, Dtype, Manifest, Needs, is_name
 
 LAUNCH_FILE = "launch.yaml"
@@ -40,7 +41,7 @@ def usable(name: str, path: Path) -> str:
 def renaming(path: Path, better: Path) -> str:
     """The command that does it, if it can be printed, nobody has that name, and it is no mark."""
     free = not os.path.lexists(better) and better.name not in (*SUBMISSION_FILES, LAUNCH_FILE)
-    told = free and str(path).isprintable()
+    told = free and printed_as_it_is(path)
     return shlex.join(("mv", "-nT", "--", str(path), str(better))) if told else "rename it"
 
 

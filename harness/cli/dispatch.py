@@ -12,7 +12,7 @@ from harness.cli.campaign_view import CampaignView
 from harness.cli.output import Output
 from harness.cli.terminal import Terminal
 from harness.engine.session import execute
-from harness.process.text import plain_text
+from harness.process.text import printed_as_it_is
 from harness.schema import Result
 
 
@@ -45,8 +45,7 @@ def replay_flags(request: Request, results: Path) -> dict[str, str]:
     for entrant in request.entrants:
         found = ""
         path = os.path.relpath(entrant.place)
-        told = path.isprintable() and path == plain_text(path)
-        if told and not entrant.folder.is_relative_to(request.root):
+        if printed_as_it_is(path) and not entrant.folder.is_relative_to(request.root):
             found = f" -s {shlex.quote(path)}"
         if results.resolve() != (request.root / "results").resolve():
             shorter = min(os.path.relpath(results), str(results), key=len)

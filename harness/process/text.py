@@ -41,6 +41,12 @@ def shown(text: object, most: int = 4096) -> str:
     return line if line.isprintable() else ascii(line)
 
 
+def printed_as_it_is(path: object) -> bool:
+    """Whether a printed command names this very path: no sign of it is dropped or altered."""
+    text = str(path)
+    return text.isascii() and text.isprintable() and text == plain_text(text)
+
+
 def dumps(document: object, **how: Any) -> str:
     """JSON of this form, in whose texts no CI runner reads an order: they are what they were."""
     return re.sub(MARK, r"\\u0023", json.dumps(document, **how))
