@@ -95,7 +95,8 @@ def typed(text: str) -> str:
     """`text` with the command as it is typed here: `attnboard`, or run.py if that was started."""
     started = Path(sys.argv[0])
     if started.name == "attnboard" or started.parts[-2:] == ("attnboard", "__main__.py"):
-        return re.sub(r"(python )?\brun\.py\b", "attnboard", text)
+        # in no name or path: `run.py-v2` is another's if it becomes `attnboard-v2`
+        return re.sub(r"(?<![\w./-])(python )?run\.py(?![\w./-])", "attnboard", text)
     return text
 
 

@@ -336,6 +336,12 @@ def test_a_replay_is_told_where_source_and_records_lie(
     assert replay_flags(request, usual) == {"bare": " -s 'my folder/bare.py'", known.name: ""}
     assert replay_flags(request, own)[known.name] == " --results res"
     away = next(each for each in request.entrants if each.name == "bare")
+    home = tmp_path / "größe"
+    (home / "mine").mkdir(parents=True)
+    (home / "mine" / "bare.py").write_text(BLOCK)
+    other = load_entrant(home / "mine" / "bare.py", Kind.SUBMISSION, problem)
+    inside = replace(request, entrants=(other,), root=home)  # in the checkout, but no name leads
+    assert replay_flags(inside, home / "results")["bare"] == " -s 'größe/mine/bare.py'"
     for name in ("x\x1b[2K\n✓ PASSED", "x\n✓ PASSED", "x##[error]"):
         forged = away.model_copy(update={"folder": away.folder.with_name(name)})
         odd = replace(request, entrants=(forged,))

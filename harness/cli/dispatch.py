@@ -42,10 +42,11 @@ def dispatch(
 def replay_flags(request: Request, results: Path) -> dict[str, str]:
     """Entry → what `replay` is told beside its name: the source's path, the records' folder."""
     flags = {}
+    homes = request.root / "submissions", request.root / "baselines"  # where a name leads
     for entrant in request.entrants:
         found = ""
         path = os.path.relpath(entrant.place)
-        if printed_as_it_is(path) and not entrant.folder.is_relative_to(request.root):
+        if printed_as_it_is(path) and entrant.place.parent not in homes:
             found = f" -s {shlex.quote(path)}"
         if results.resolve() != (request.root / "results").resolve():
             shorter = min(os.path.relpath(results), str(results), key=len)

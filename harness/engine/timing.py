@@ -229,7 +229,8 @@ def _rougher(limit: float, known: Evidence, reply: BurstReport, alone: BurstRepo
 def clock_verdict(state: State, name: str, case: Case) -> ClockCheck:
     """What the two clocks say of one entrant so far: samples marked, and if it is believed."""
     known, trusted = state.record(name, case), state.trusted(case)
-    return verdict.clock_verdict(known, trusted, (), state.facts)[1]
+    gaps = state.null_gaps_ms.get(case.name, ())
+    return verdict.clock_verdict(known, trusted, gaps, state.facts)[1]
 
 
 def repeat_disturbed(state: State, case: Case, names: Sequence[str]) -> int:

@@ -350,7 +350,10 @@ def test_a_file_name_that_no_row_can_carry(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["bare", "folder", "called like a file", "rung"])
 @pytest.mark.parametrize(
     "name",
-    ["a'; touch PWNED; echo '", "a\n  next: touch PWNED", "$(PWNED)", "ri\u0221val", "ri##[val"],
+    [
+        *("a'; touch PWNED; echo '", "a\n  next: touch PWNED", "$(PWNED)"),
+        *("ri\u0221val", "ri##[val", "ri  val", "ri python run.py val"),
+    ],
 )
 def test_a_name_is_nothing_to_type(tmp_path: Path, kind: str, name: str) -> None:
     """What is told of it is two lines, and the second one renames it and does nothing else."""
@@ -369,7 +372,7 @@ def test_a_name_is_nothing_to_type(tmp_path: Path, kind: str, name: str) -> None
         find_entrants([str(path)], root, Kind.SUBMISSION, PROBLEM)
     first, second = str(caught.value).split("\n")
     assert "no name for a row" in first or "a folder called like a file" in first
-    if "\n" in name or "ri" in name:  # printed it would be another's: `rival`, `ri## [val`
+    if "\n" in name or "ri" in name:  # printed it would be another's: `rival`, `ri val`
         assert second.startswith("  next: rename it")
     else:
         words = shlex.split(second.split("next: ")[1].partition(", and")[0])

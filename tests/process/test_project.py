@@ -276,6 +276,8 @@ def test_what_is_told_can_be_typed(
 ) -> None:
     monkeypatch.setattr(sys, "argv", [started])
     assert errors.typed("python run.py rank; run.py build") == told
+    others = "run.py-v2 x/run.py run.py.py -run.py run.py/x"
+    assert errors.typed(others) == others, "a rival's `attnboard-v2`"
     assert str(UsageError("bad", "python run.py list")).endswith(
         "attnboard list" if told.startswith("attnboard") else "python run.py list"
     )
