@@ -333,7 +333,7 @@ def test_a_replay_is_told_where_source_and_records_lie(
     suite = Suite.model_validate({"name": "tiny", "cases": [CASE]})
     request = Request(suite, inspect_machine(), (bare, known), "sdpa", root=ROOT)
     usual, own = ROOT / "results", tmp_path / "res"
-    assert replay_flags(request, usual) == {"bare": " -s 'my folder/bare.py'", known.name: ""}
+    assert replay_flags(request, usual) == {"bare": " -s './my folder/bare.py'", known.name: ""}
     assert replay_flags(request, own)[known.name] == " --results res"
     away = next(each for each in request.entrants if each.name == "bare")
     home = tmp_path / "größe"
@@ -341,15 +341,15 @@ def test_a_replay_is_told_where_source_and_records_lie(
     (home / "mine" / "bare.py").write_text(BLOCK)
     other = load_entrant(home / "mine" / "bare.py", Kind.SUBMISSION, problem)
     inside = replace(request, entrants=(other,), root=home)  # in the checkout, but no name leads
-    assert replay_flags(inside, home / "results")["bare"] == " -s 'größe/mine/bare.py'"
-    for name in ("x\x1b[2K\n✓ PASSED", "x\n✓ PASSED", "x##[error]"):
+    assert replay_flags(inside, home / "results")["bare"] == " -s './größe/mine/bare.py'"
+    for name in ("x\x1b[2K\n✓ PASSED", "x\n✓ PASSED", "x##[error]", "x,y", "x  y", "a run.py x"):
         forged = away.model_copy(update={"folder": away.folder.with_name(name)})
         odd = replace(request, entrants=(forged,))
-        assert replay_flags(odd, usual) == {"bare": ""}, "orders to a terminal or a runner"
+        assert replay_flags(odd, usual) == {"bare": " -s '…'"}, "orders to a terminal or a runner"
     (tmp_path / "my folder" / "manifest.yaml").symlink_to(
         "x" * 300
     )  # a stranger's: no fault of all
-    assert replay_flags(request, usual) == {"bare": " -s 'my folder/bare.py'", known.name: ""}
+    assert replay_flags(request, usual) == {"bare": " -s './my folder/bare.py'", known.name: ""}
 
 
 def test_what_a_check_found_can_be_asked_again(tmp_path: Path) -> None:

@@ -41,7 +41,8 @@ def usable(name: str, path: Path) -> str:
 def renaming(path: Path, better: Path) -> str:
     """The command that does it, if it can be printed, nobody has that name, and it is no mark."""
     free = not os.path.lexists(better) and better.name not in (*SUBMISSION_FILES, LAUNCH_FILE)
-    told = free and str(path).isascii() and printed_as_it_is(path)  # a note drops newer letters
+    told = free and str(path).isascii()  # a note drops newer letters
+    told = told and printed_as_it_is(path) and printed_as_it_is(better)
     return shlex.join(("mv", "-nT", "--", str(path), str(better))) if told else "rename it"
 
 

@@ -45,9 +45,10 @@ def replay_flags(request: Request, results: Path) -> dict[str, str]:
     homes = request.root / "submissions", request.root / "baselines"  # where a name leads
     for entrant in request.entrants:
         found = ""
-        path = os.path.relpath(entrant.place)
-        if printed_as_it_is(path) and entrant.place.parent not in homes:
-            found = f" -s {shlex.quote(path)}"
+        path = f"./{os.path.relpath(entrant.place)}"  # with no / it were a name
+        if entrant.place.parent not in homes:
+            told = printed_as_it_is(path) and "," not in path  # which would cut it
+            found = f" -s {shlex.quote(path if told else '…')}"  # which is no name and no path
         if results.resolve() != (request.root / "results").resolve():
             shorter = min(os.path.relpath(results), str(results), key=len)
             found += f" --results {shlex.quote(shorter)}"

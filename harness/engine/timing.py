@@ -187,7 +187,7 @@ def _take(
     """Keep one burst's sample, with what a call by itself took behind it, or its failure."""
     name, timed = asked.name, block.timed and asked.counts
     if name == state.roles.null:
-        if timed:
+        if timed and reply.status is Status.PASSED:  # one that failed has no times
             state.null_gaps_ms.setdefault(case.name, []).append(reply.t2_ms - sum(reply.calls_ms))
         return
     known = state.record(name, case)

@@ -446,7 +446,10 @@ def test_no_compiler_quotes_an_order_to_the_runner(
 ) -> None:
     shutil.copytree(ROOT / "submissions" / "triton_template", tmp_path / "submissions" / "mine")
     Hub.write(tmp_path, "submissions/mine/manifest.yaml", "name: mine\nlanguage: triton\n")
-    says = r"print('k.cu(1): error\n    ::warning title=Place 1::x\n\x85::add-mask::\xe9##[group]')"
+    says = r"print('k.cu(1): error\n    ::warning title=Place 1::x\n\x85::add-mask::\xe9##[group]"
+    says += (
+        r'\n  File "judge.py", line 1, in x\nforged' + "')"
+    )  # which setup-python's matcher takes
     words = [sys.executable, "-c", f"{says}; raise SystemExit(1)"]
     run = CPU._run
     monkeypatch.setattr(CPU, "_run", lambda command: run(words))
@@ -455,7 +458,7 @@ def test_no_compiler_quotes_an_order_to_the_runner(
     out = capsys.readouterr().out
     assert "warning title=Place 1" in out
     assert "##[" not in out
-    assert not any(line.lstrip().startswith("::") for line in out.splitlines())
+    assert not any(line.lstrip().startswith(("::", "File ")) for line in out.splitlines())
 
 
 def test_what_this_machine_cannot_try_is_nobodys_fault() -> None:

@@ -680,3 +680,13 @@ def test_a_failure_while_kernels_are_named_takes_no_time_back(
     timing.name_kernels(bench.state, CASE, ["mine"])
     assert asked == ["mine"]
     assert known.status is None
+
+
+@pytest.mark.parametrize(("status", "kept"), [(Status.PASSED, [0.25]), (Status.CRASHED, [])])
+def test_a_failed_burst_of_the_null_kernel_is_no_gap(status: Status, kept: list[float]) -> None:
+    """One gap of 0 ms made the pace look so noisy that nobody's row was ranked."""
+    state: Any = SimpleNamespace(roles=SimpleNamespace(null="null"), null_gaps_ms={})
+    asked: Any = SimpleNamespace(name="null", counts=True)
+    reply = BurstReport(status=status, calls_ms=(0.25, 0.25), t2_ms=0.75)
+    timing._take(state, asked, case_of("plain"), SimpleNamespace(timed=True), reply)  # type: ignore[arg-type]
+    assert state.null_gaps_ms.get("plain", []) == kept
