@@ -345,7 +345,9 @@ def test_a_replay_is_told_where_source_and_records_lie(
     for name in ("x\x1b[2K\n✓ PASSED", "x\n✓ PASSED", "x##[error]", "x,y", "x  y", "a run.py x"):
         forged = away.model_copy(update={"folder": away.folder.with_name(name)})
         odd = replace(request, entrants=(forged,))
-        assert replay_flags(odd, usual) == {"bare": " -s '…'"}, "orders to a terminal or a runner"
+        assert replay_flags(odd, usual) == {"bare": " -s '/dev/null/…'"}, (
+            "orders to a terminal or a runner"
+        )
     (tmp_path / "my folder" / "manifest.yaml").symlink_to(
         "x" * 300
     )  # a stranger's: no fault of all

@@ -48,7 +48,7 @@ def replay_flags(request: Request, results: Path) -> dict[str, str]:
         path = f"./{os.path.relpath(entrant.place)}"  # with no / it were a name
         if entrant.place.parent not in homes:
             told = printed_as_it_is(path) and "," not in path  # which would cut it
-            found = f" -s {shlex.quote(path if told else '…')}"  # which is no name and no path
+            found = f" -s {shlex.quote(path if told else '/dev/null/…')}"  # where nothing lies
         if results.resolve() != (request.root / "results").resolve():
             shorter = min(os.path.relpath(results), str(results), key=len)
             found += f" --results {shlex.quote(shorter)}"
