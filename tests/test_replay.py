@@ -231,6 +231,14 @@ def test_a_block_whose_mask_is_off_by_one(
     assert f"IMPORT_ERROR (submission.py:{at}: KeyError: 65)" in capsys.readouterr().out
     assert torch.load(dump)["got"] == {}
     assert torch.equal(torch.load(dump)["inputs"]["q"], kept["inputs"]["q"])
+    link = tmp_path / "link.pt"  # of a hand-in that is stood in; the one it leads to is a person's
+    link.symlink_to("x.pt")
+    (tmp_path / "twin.pt").hardlink_to(dump)
+    before = dump.read_bytes()
+    for theirs in (link, tmp_path / "twin.pt", Path("/dev/null")):
+        with pytest.raises(UsageError, match="there already, and no plain file"):
+            again(tmp_path, row, "--dump", str(theirs))
+    assert dump.read_bytes() == before
 
 
 @pytest.mark.timeout(120)

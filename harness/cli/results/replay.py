@@ -8,6 +8,8 @@ came, for `torch.load`.
 
 import argparse
 import json
+import os
+import stat
 import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -238,9 +240,19 @@ def _must_be(found: Sequence[Head], what: str, word: str, known: Iterable[str]) 
 
 
 def _writable(path: Path) -> Path:
-    """`path` in full, tried before anything starts."""
+    """`path` in full, tried before anything starts.
+
+    A link, or a file with a second name, is refused: the current folder may be a hand-in.
+    """
+    hint = "name another file with --dump"
     try:
+        if os.path.lexists(path) and not _is_plain(os.lstat(path)):
+            raise UsageError(f"{path}: there already, and no plain file of one name", hint)
         with tempfile.TemporaryFile(dir=path.parent):
-            return path.resolve()
+            return path.parent.resolve() / path.name
     except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}", "name another file with --dump") from None
+        raise UsageError(f"{path}: {error.strerror}", hint) from None
+
+
+def _is_plain(known: os.stat_result) -> bool:
+    return stat.S_ISREG(known.st_mode) and known.st_nlink == 1
