@@ -92,12 +92,10 @@ def _run(command: list[str]) -> tuple[bool | None, str]:
     except subprocess.TimeoutExpired:
         return False, "longer than 900 s"
     lines = plain_text(told.stdout + told.stderr).splitlines()
+    bar = "\n  | "  # without it a runner's matcher would mark x by `  File "x", line 1, in y`
     if told.returncode == Exit.UNAVAILABLE:
-        return None, "it says so, or this machine lacks something:\n  | " + "\n  | ".join(
-            lines[-4:]
-        )
-    # a bar in front: by `  File "x", line 1, in y` a runner's matcher would mark x
-    return told.returncode == 0, "clean" if told.returncode == 0 else "\n  | ".join(lines[-20:])
+        return None, f"it says so, or this machine lacks something:{bar}{bar.join(lines[-4:])}"
+    return told.returncode == 0, "clean" if told.returncode == 0 else bar.join(lines[-20:])
 
 
 if __name__ == "__main__":

@@ -63,8 +63,8 @@ class StoppingRule:
     def looks(self, blocks: int) -> tuple[int, ...]:
         """Numbers of blocks at which the run looks; `blocks`: the suite's."""
         race = {max(round(share * blocks), FEWEST_BLOCKS) for share in RACE_SHARES}
-        until = {round(blocks * UNTIL_GROWTH**look) for look in range(UNTIL_LOOKS)}
-        until = {min(look, stats.MOST_BLOCKS) for look in until}
+        grown = (round(blocks * UNTIL_GROWTH**look) for look in range(UNTIL_LOOKS))
+        until = {min(look, stats.MOST_BLOCKS) for look in grown}
         chosen = {min(look, blocks) for look in race} if self.race is not None else set()
         chosen |= until if self.until_pct is not None else set()
         return tuple(sorted(chosen)) or (blocks,)

@@ -688,5 +688,6 @@ def test_a_failed_burst_of_the_null_kernel_is_no_gap(status: Status, kept: list[
     state: Any = SimpleNamespace(roles=SimpleNamespace(null="null"), null_gaps_ms={})
     asked: Any = SimpleNamespace(name="null", counts=True)
     reply = BurstReport(status=status, calls_ms=(0.25, 0.25), t2_ms=0.75)
-    timing._take(state, asked, case_of("plain"), SimpleNamespace(timed=True), reply)  # type: ignore[arg-type]
+    block: Any = SimpleNamespace(timed=True)
+    timing._take(state, asked, case_of("plain"), block, reply)
     assert state.null_gaps_ms.get("plain", []) == kept

@@ -246,13 +246,10 @@ def _writable(path: Path) -> Path:
     """
     hint = "name another file with --dump"
     try:
-        if os.path.lexists(path) and not _is_plain(os.lstat(path)):
+        known = os.lstat(path) if os.path.lexists(path) else None
+        if known and not (stat.S_ISREG(known.st_mode) and known.st_nlink == 1):
             raise UsageError(f"{path}: there already, and no plain file of one name", hint)
         with tempfile.TemporaryFile(dir=path.parent):
             return path.parent.resolve() / path.name
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}", hint) from None
-
-
-def _is_plain(known: os.stat_result) -> bool:
-    return stat.S_ISREG(known.st_mode) and known.st_nlink == 1
