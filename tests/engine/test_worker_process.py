@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import MagicMock
+from unittest.mock import MagicMock, patch
 
 import pytest
 import torch
@@ -287,6 +287,28 @@ def test_what_its_end_means(
     assert found.status is status
     assert said in found.message
     assert judge.detach.called
+
+
+def test_who_was_ended_as_it_loaded_is_told_of_it_once() -> None:
+    """Started anew in silence, it passed a second time, and its first life had broken a limit."""
+    mine, judge = worker("mine"), MagicMock()
+    judge.attach.return_value = None
+    mine.child.alive = False  # type: ignore[misc]
+    mine._left = False
+    mine.end_for(Status.OVER_QUOTA, "printed 64 MiB")
+    told = mine.attach(judge, (1, 1), 1.0, lambda: False)
+    assert told == BurstReport(status=Status.OVER_QUOTA, message="printed 64 MiB")
+    assert mine.reap(judge, lambda: None, told).status is Status.OVER_QUOTA
+    with patch.object(mine, "start") as start:
+        mine.attach(judge, (1, 1), 1.0, lambda: False)
+    assert start.called
+
+
+def test_a_late_look_at_who_is_gone_marks_no_other() -> None:
+    mine, gone = worker("mine"), MagicMock()
+    mine.end_for(Status.OVER_QUOTA, "printed 64 MiB", gone)
+    assert gone.kill.called
+    assert mine.ended_for is None
 
 
 def test_whose_print_failed_printed_too_much() -> None:

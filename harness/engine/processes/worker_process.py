@@ -75,6 +75,7 @@ class WorkerProcess:
         self._child: Child | None = None
         self.builder: Child | None = None  # watched as one of its own
         self.ended_for: tuple[Status, str] | None = None  # by us, and why
+        self._left = True  # whoever asked knows how it ended
         self._profiler_asked = False  # of it or of one that it replaced
 
     @property
@@ -198,6 +199,7 @@ class WorkerProcess:
         """
         self.end()  # one that died unattended still holds its end of the line
         self.ended_for = None
+        self._left = False
         if self.overfilled:
             return
         self.starts += 1
@@ -210,6 +212,8 @@ class WorkerProcess:
     ) -> BurstReport | None:
         """Have it run and loaded, with its buffers mapped; None, or how it failed."""
         if not self.alive:
+            if self.ended_for and not self._left:  # ended as it loaded: nobody was told so far
+                return BurstReport(status=self.ended_for[0], message=self.ended_for[1])
             self.start()
         if self.overfilled:
             return BurstReport(status=Status.OVER_QUOTA, message=OVERFILLED)
@@ -239,12 +243,15 @@ class WorkerProcess:
 
     def end_for(self, status: Status, why: str, child: Child | None = None) -> None:
         """Kill it, or only `child`, for a reason; who watches others cannot wait for its end."""
-        self.ended_for = self.ended_for or (status, why)
-        (child or self.child).kill()
+        child = child or self.child
+        if child in (self._child, self.builder):  # not what it began after that one
+            self.ended_for = self.ended_for or (status, why)
+        child.kill()
 
     def leave(self, judge: JudgeClient, clean_up: CleanUp) -> None:
         """End it with all that it left behind; the judge forgets it."""
         self.end()
+        self._left = True
         clean_up()
         if self.attached:
             judge.detach(self.label)
