@@ -214,9 +214,12 @@ def _recorded(repo: Path, base: str, name: str) -> bool:
 
 
 def _there(repo: Path, base: str, entry: str) -> bool:
-    """Whether `entry` is there at `base`: a folder, or a bare file, which is called as one."""
+    """Whether `entry` is there at `base`: a folder, or a bare file, which is called as one.
+
+    An empty tree is none: no diff shows who brought it.
+    """
     places = (entry, f"{entry}.py", f"{entry}.cu")
-    return bool(git(repo, "ls-tree", "--name-only", base, "--", *places).strip())
+    return bool(git(repo, "ls-tree", "-r", "--name-only", base, "--", *places).strip())
 
 
 def _owners(repo: Path, base: str, folder: str) -> list[str]:

@@ -169,6 +169,26 @@ def test_an_entry_without_owners_is_nobodys_to_change(
     assert guard(hub, new_one("owners: [stranger]"), "stranger") == 0
 
 
+def test_an_empty_tree_is_no_entry(hub: Hub) -> None:
+    """No diff and no checkout shows it; merged, it took a rival's name for a baseline's."""
+
+    def tree(*lines: str) -> str:
+        run = ["git", "-C", str(hub.trusted), "mktree"]
+        told = "\n".join((*lines, ""))
+        return subprocess.run(run, input=told, text=True, check=True, stdout=-1).stdout.strip()
+
+    top = git(hub.trusted, "ls-tree", "HEAD").splitlines()
+    below = git(hub.trusted, "ls-tree", "HEAD", "baselines/").splitlines()
+    below = [line.replace("\tbaselines/", "\t") for line in below]
+    folder = tree(*below, f"040000 tree {tree()}\tmine")
+    others = [line for line in top if not line.endswith("\tbaselines")]
+    whole = tree(*others, f"040000 tree {folder}\tbaselines")
+    base = git(hub.trusted, "commit-tree", whole, "-p", "HEAD", "-m", "nothing to see")
+    assert git(hub.trusted, "ls-tree", base, "baselines/mine")
+    git(hub.trusted, "push", "--quiet", "origin", f"{base}:main")
+    assert guard(hub, edit("submissions/mine/more.py")) == 0
+
+
 def test_an_entry_whose_manifest_was_never_utf8_is_its_owners(hub: Hub) -> None:
     latin(hub.trusted)
     hub.commit(hub.trusted, "of before the guard asked")
