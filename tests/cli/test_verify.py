@@ -433,6 +433,24 @@ def test_what_follows_from_its_source_is_not_its_writer_s(lines: list[Result], t
         assert (said.word, next(iter(told)) in said.why) == ("OTHER", True)
 
 
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"slack": Slack(burst_pct=40.0, mean_pct=33.4)}, "33.4 % short unseen"),
+        ({"integrity": "judged/0"}, "without a sandbox"),
+        ({"integrity": "unlocked/2"}, "unlocked"),
+    ],
+)
+def test_what_no_board_ranks_tells_nothing_of_a_record(
+    lines: list[Result], changes: dict, said: str
+) -> None:
+    """Told short in rough gaps, it made a forged record the SAME."""
+    mine = [r for r in lines if r.entry == "mine"]
+    loose = [mine[0].model_copy(update=changes), *mine[1:]]
+    found = verify._outcome(mine, loose, 0.02)
+    assert (found.word, said in found.why) == ("CANNOT", True)
+
+
 def drawn(lines: list[Result], slower: float = 1.0, **changes: object) -> list[Result]:
     """The run with its hidden shapes, one a headdim, `slower` there for `mine`."""
     found = []

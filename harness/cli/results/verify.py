@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from harness import PROTOCOL
 from harness.board import query, record
-from harness.board.rank import Row, interval_of, leaderboard, unasked
+from harness.board.rank import HELD, Row, interval_of, leaderboard, unasked, unfit
 from harness.board.render.text import sanitize, times
 from harness.board.rivals import place
 from harness.catalog.entrants import places
@@ -211,6 +211,10 @@ def _outcome(old: Sequence[Result], fresh: Sequence[Result], tolerance: float) -
     ends = {r.config: r.status for r in old}
     odd = (r for r in fresh if r.status is not ends.get(r.config, Status.PASSED))
     failed = [f"today {r.config}: {r.status.value} {r.reason}" for r in odd]
+    least = min(HELD.index(r.held) for r in old)
+    official = (r for r in fresh if r.speedup and not r.case.hidden)
+    failed += [f"today {why}" for r in official if (why := unfit(r))]
+    failed += [f"today {r.config}: {r.held}" for r in fresh if HELD.index(r.held) < least]
     today = {r.config: interval_of(r.speedup) for r in fresh if r.speedup}
     if failed or any(r.config not in today for r in old if r.speedup):
         return Verdict("CANNOT", "; ".join(failed) or "no baseline ran beside it today")
