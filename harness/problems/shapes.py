@@ -33,7 +33,7 @@ def near(case: Case, claims: Claims, heads: int, seqlen: int, batch: int = 1) ->
     seqlen: queries; of packed sequences the longest one's.
     """
     step = claims.seqlen_multiple
-    seqlen = round_up(seqlen, step)
+    seqlen = round_up(max(seqlen, claims.seqlen_min), step)
     few: dict[str, Any] = {"heads": heads, "batch": batch, "seqlen": seqlen, "burst": 1}
     if case.kv_heads:
         kv_heads = min(heads, 2)

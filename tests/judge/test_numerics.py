@@ -169,6 +169,15 @@ def test_probes_stay_within_the_claims() -> None:
     assert len(scales) > 1
 
 
+@pytest.mark.parametrize("name", ["attention_forward", "attention_backward"])
+def test_who_claims_long_sequences_alone_is_asked_no_short_ones(name: str) -> None:
+    """Right within its claims, it failed on 256 tokens."""
+    claims = Claims(seqlen_min=CASE.seqlen)
+    asked = get_problem(name).probes(CASE, claims)
+    assert [probe.label for probe in asked if claims.refusal(probe.case)] == []
+    assert len(asked) > 8
+
+
 def test_audits_keep_the_timed_shape() -> None:
     for probe in get_problem("attention_forward").audits(CASE):
         assert probe.case == CASE
