@@ -6,11 +6,9 @@ results/cpu/leaderboard.md, which git ignores. Records elsewhere (--results DIR)
 there: the committed one stays as it is. A board that is named with --board holds everything.
 """
 
-import contextlib
 import errno
 import os
 import sys
-import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,6 +22,7 @@ from harness.catalog.source_files import read_file
 from harness.errors import StorageError, SubmissionError
 from harness.process.project import base, is_project, layers
 from harness.process.sandbox.folders import is_own
+from harness.process.scratch import replacing
 from harness.process.text import plain_text
 from harness.schema import Kind, Machine
 
@@ -165,7 +164,6 @@ def write(path: Path, content: str, top: Path | None = None) -> None:
     Below `top` no link is followed, and whatever lies at `path` is replaced. Without one a person
     named `path`: if it is a link, a device or a pipe, it is written to and stays what it is.
     """
-    fresh: Path | None = None
     try:
         if top and not is_own(path.parent, top):
             raise OSError(errno.ELOOP, f"a link leads there from {top}")
@@ -173,16 +171,9 @@ def write(path: Path, content: str, top: Path | None = None) -> None:
             path.write_text(content, encoding="utf-8", newline="\n")
             return
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        fresh = Path(name)
-        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
-            file.write(content)
-        fresh.chmod(0o644)
-        fresh.replace(path)
+        with replacing(path) as file:
+            file.write(content.encode())
     except OSError as error:
-        if fresh is not None:
-            with contextlib.suppress(OSError):
-                fresh.unlink()
         said = f"{path}: cannot write the board: {error.strerror or error}"
         hint = "free space or permissions there, then `python run.py rank`; the records are safe"
         raise StorageError(said, hint) from error

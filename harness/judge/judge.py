@@ -9,6 +9,7 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -30,6 +31,7 @@ from harness.process import wire
 from harness.process.cuda.driver import elapsed_ms, keep_memory_private
 from harness.process.cuda.shared_memory import Arena, ArenaKind
 from harness.process.messages import OVER, BurstReport, StretchReport
+from harness.process.scratch import replacing
 from harness.schema import Case, Status
 from harness.schema.common import AXES
 from harness.schema.mismatch import Draw
@@ -231,7 +233,8 @@ class Judge:
                 "got": named(outs, got),
                 "call": call,
             }
-            torch.save(told, path)
+            with replacing(Path(path)) as file:
+                torch.save(told, file)
         return {"sha256": digest(inputs.tensors[call])}
 
     def _compare(self, inputs: Inputs, call: int, outs: list[torch.Tensor]) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""What a run holds alone: a scratch folder in shared memory, and the lock of its GPU."""
+"""What a run holds alone: a scratch folder in shared memory, the lock of its GPU, a file to be."""
 
 import contextlib
 import fcntl
@@ -7,6 +7,7 @@ import secrets
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from harness.process.project import HOME
 from harness.process.sandbox.folders import remove_tree
@@ -42,6 +43,25 @@ def house(scratch: Path) -> Path:
         folder.chmod(0o755)  # the workers may be other users
         (folder / "harness").symlink_to(HOME / "harness")
     return folder
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A file that takes the place of `path` once it is whole: no link that lies there is followed.
+
+    Raises OSError where it cannot; what lay there stays then.
+    """
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    fresh = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            yield file
+        fresh.chmod(0o644)
+        fresh.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            fresh.unlink()
+        raise
 
 
 @contextlib.contextmanager

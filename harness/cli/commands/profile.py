@@ -20,6 +20,7 @@ from harness.measure.roofline import Ceilings, ceilings
 from harness.problems import get_problem
 from harness.process.child import bare_env
 from harness.process.project import HOME, base
+from harness.process.scratch import replacing
 from harness.schema import Case, Entrant, Kind, Machine, Suite
 from harness.worker.cuda import counters
 
@@ -178,5 +179,6 @@ def draw_roofline(name: str, intensity: float, tflops: float, chip: Roofs, at: P
     axes.set_ylim(min(tflops, left * memory) / 2, tensor * 2)
     written = [at.with_suffix(".png"), at.with_suffix(".svg")]
     for path in written:
-        figure.savefig(path, dpi=150)
+        with replacing(path) as file:
+            figure.savefig(file, format=path.suffix[1:], dpi=150)
     return written
