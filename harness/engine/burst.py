@@ -270,6 +270,7 @@ def _attached(state: State, worker: WorkerProcess) -> bool:
         worker.leave(state.judge, state.clean_up)
         paying = partial(state.budget.spending, instead_of="" if first else name)
         with WorkerProcess.none_loads(state.workers.values(), paying):
+            worker.start()
             failure = attach()
         state.loads_again -= bool(failure)
     if first:  # no turn: it has a deadline of its own, and others load beside it

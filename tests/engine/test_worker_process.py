@@ -294,8 +294,9 @@ def test_who_was_ended_as_it_loaded_is_told_of_it_once() -> None:
     mine, judge = worker("mine"), MagicMock()
     judge.attach.return_value = None
     mine.child.alive = False  # type: ignore[misc]
-    mine._left = False
+    mine._told = False
     mine.end_for(Status.OVER_QUOTA, "printed 64 MiB")
+    mine.leave(judge, lambda: None)  # as one that holds up others
     told = mine.attach(judge, (1, 1), 1.0, lambda: False)
     assert told == BurstReport(status=Status.OVER_QUOTA, message="printed 64 MiB")
     assert mine.reap(judge, lambda: None, told).status is Status.OVER_QUOTA

@@ -75,7 +75,7 @@ class WorkerProcess:
         self._child: Child | None = None
         self.builder: Child | None = None  # watched as one of its own
         self.ended_for: tuple[Status, str] | None = None  # by us, and why
-        self._left = True  # whoever asked knows how it ended
+        self._told = True  # why it ended, as far as it was ended
         self._profiler_asked = False  # of it or of one that it replaced
 
     @property
@@ -198,8 +198,7 @@ class WorkerProcess:
         submission until the judge speaks.
         """
         self.end()  # one that died unattended still holds its end of the line
-        self.ended_for = None
-        self._left = False
+        self.ended_for, self._told = None, False
         if self.overfilled:
             return
         self.starts += 1
@@ -212,7 +211,7 @@ class WorkerProcess:
     ) -> BurstReport | None:
         """Have it run and loaded, with its buffers mapped; None, or how it failed."""
         if not self.alive:
-            if self.ended_for and not self._left:  # ended as it loaded: nobody was told so far
+            if self.ended_for and not self._told:  # as it loaded, say: nobody's turn showed it
                 return BurstReport(status=self.ended_for[0], message=self.ended_for[1])
             self.start()
         if self.overfilled:
@@ -251,7 +250,6 @@ class WorkerProcess:
     def leave(self, judge: JudgeClient, clean_up: CleanUp) -> None:
         """End it with all that it left behind; the judge forgets it."""
         self.end()
-        self._left = True
         clean_up()
         if self.attached:
             judge.detach(self.label)
@@ -265,6 +263,7 @@ class WorkerProcess:
         self.leave(judge, clean_up)
         if status is Status.PASSED and ending != RUNNING:  # who answered for it is another
             status, message = Status.CRASHED, f"its process ended in its turn: {ending}"
+        self._told = True
         if self.ended_for:
             status, message = self.ended_for
         elif ran_out:
