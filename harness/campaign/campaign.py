@@ -59,9 +59,7 @@ class Campaign:
         save: Callable[[Result], None],
         view: View,
         builds_ahead: int = 0,
-        runs: Iterable[str] = (),  # that are recorded
     ) -> None:
-        self.runs = set(runs)
         self.engine, self.view, self._store = engine, view, save
         self.queue = deque(units)
         self.live: dict[str, PendingResults] = {}
@@ -97,7 +95,7 @@ class Campaign:
     def _fill(self) -> bool:
         """Keep the engine's window full; false when nothing is left to do."""
         while len(self.live) < self.engine.window and not self._waits and (unit := self._next()):
-            self.live[unit.label] = PendingResults(unit, self._save, self.runs)
+            self.live[unit.label] = PendingResults(unit, self._save)
             self.engine.submit(unit)
         self._build_ahead()
         return bool(self.live or (self.queue and self.builds))

@@ -7,13 +7,12 @@ nobody tries again.
 """
 
 import math
-import time
 from collections.abc import Callable
 from dataclasses import replace
 
 from harness.board import record
 from harness.campaign.unit import Unit, misfit
-from harness.measure.audit import CONCLUDED, Asked, audited, dates_between, named_now, overlong
+from harness.measure.audit import CONCLUDED, Asked, audited, named_now, overlong
 from harness.measure.gpu_specs import PARTS, misnamed
 from harness.measure.verdict import Evidence, asked_facts, conclude_case
 from harness.process.text import shown
@@ -36,19 +35,16 @@ def _of_kind(unit: Unit) -> Machine:
 class PendingResults:
     """One attempt at one unit: rows that came, cases that are written."""
 
-    def __init__(
-        self, unit: Unit, save: Callable[[Result], None], runs: set[str] | None = None
-    ) -> None:
-        """`runs`: names of those recorded or told, to which this unit's are added."""
-        self.unit, self._runs = unit, set() if runs is None else runs
-        self._told = ("", "")  # its run, and when that began
+    def __init__(self, unit: Unit, save: Callable[[Result], None]) -> None:
+        self.unit = unit
+        #: Its run's name and when that began: ours, a node could name another's.
+        self._named = named_now()
         self.machine: Machine | None = None  # once it has said hello
         self.deadline = math.inf  # of its end, once its process has begun
         self.fault = ""  # what the unit itself said it died of
         self.cut = False  # it was stopped: what it tells now may be cut short
         self.nonsense = self.notes = 0  # lines that were none, and for people
         self._copies = 0  # of rows that came before
-        self._began = time.time()
         self._save = save
         self._held: dict[str, dict[str, Result]] = {case: {} for case in unit.request.cases}
         self._owed = frozenset(entrant.name for entrant in unit.request.entrants)
@@ -72,7 +68,7 @@ class PendingResults:
             return lack
         if machine.has_gpu and self.unit.request.suite.device != "gpu":
             return f"asked for no GPU, this is {shown(machine.gpu)}"
-        self.machine = machine
+        self.machine, self._named = machine, named_now()
         return ""
 
     def take(self, result: Result) -> None:
@@ -83,13 +79,9 @@ class PendingResults:
         """
         if self.machine is None:
             raise ValueError("it has not said hello")
-        days = dates_between(self._began - record.DAY_S, time.time())
         if result.entry not in self._owed or result.config not in self.unit.request.cases:
             of = f"{shown(result.entry)} on {shown(result.config)}"
             raise ValueError(f"nobody asked for it: {of}")
-        if not days[0] <= result.date <= days[1]:
-            said = f"date {result.date} is not of {' to '.join(days)}"
-            raise ValueError(f"{said}: set the clock of its machine")
         if long := overlong(result, len(self._owed), self.unit.request.suite):
             raise ValueError(long)
         rows = self._held.get(result.config)
@@ -98,12 +90,8 @@ class PendingResults:
             if self._copies > len(self._owed) * len(self.unit.request.cases):
                 raise ValueError("more copies than there are rows")
             return
-        if result.run not in self._runs and not self._told[0]:
-            self._told = (result.run, result.date)
-            self._runs.add(result.run)
-        if self._told != (result.run, result.date):
-            raise ValueError(f"run {shown(result.run)} is another's, or of another date")
-        rows[result.entry] = result
+        run, date = self._named
+        rows[result.entry] = result.model_copy(update={"run": run, "date": date})
         own = [row for name, row in rows.items() if name in self.unit.names]
         timed = any(row.status in TIMED for row in own)  # else who rides along was not
         owed = list(rows.values()) if timed else own

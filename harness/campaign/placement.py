@@ -106,8 +106,7 @@ def run_campaign(
         # Ray would place them beside who schedules, and Slurm gives each a job
         ahead = placement.executor == "local" and request.suite.device == "gpu"
         builders = placement.builders if ahead else 0
-        runs = {head.run for head in record.heads(results)[0]}
-        if lost := Campaign(executor, units, save, view, builders, runs).run():
+        if lost := Campaign(executor, units, save, view, builders).run():
             said = f"{lost} units died on every attempt; their rows say HARNESS_ERROR and why"
             raise HarnessError(said, "the same command with --resume tries them again")
 

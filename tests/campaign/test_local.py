@@ -77,8 +77,8 @@ def test_a_second_attempt_runs_only_what_is_open_and_entrant_by_entrant() -> Non
     runs = {row.config: set() for row in rows}
     for row in rows:
         runs[row.config].add(row.run)
-    assert runs["one"] == {"00000-0"}
-    assert runs["two"] == {"00000-0-1", "00000-1-1", "00000-2-1"}
+    assert [len(runs[config]) for config in ("one", "two")] == [1, 3]
+    assert not runs["one"] & runs["two"]
 
 
 def test_what_dies_on_every_attempt_ends_as_our_error() -> None:
@@ -119,8 +119,6 @@ def test_one_broken_gpu_costs_no_row() -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"date": "9999-12-31T23:59:59Z"},
-        {"date": "1970-01-01"},
         {"gpu": "NVIDIA H200"},
         {"machine": Machine(gpu="NVIDIA H200", sms=132)},
         {"kind": Kind.BASELINE},
@@ -311,24 +309,20 @@ def test_who_breaks_a_run_costs_its_baseline_no_row() -> None:
     assert len(taken) == 2
 
 
-def test_rows_of_one_unit_are_of_a_run_that_nobody_else_has_told() -> None:
+def test_what_a_node_calls_its_run_is_believed_by_nobody() -> None:
+    """Rows told under the name of a run that was being recorded lay in its file, as its own."""
     (unit,) = units(["n0"])
-    mine, base = rows_of(unit)
     taken: list[Result] = []
-    runs = {"of-another"}
-    account = PendingResults(unit, taken.append, runs)
-    account.machine = Machine()
-    account.take(base)
-    for changes in ({"run": "of-another"}, {"date": mine.date[:10]}, {"run": "new"}):
-        with pytest.raises(ValueError, match="is another's, or of another date"):
-            account.take(mine.model_copy(update=changes))
-    account.take(mine)
-    assert len(taken) == 2
-    assert runs == {"of-another", mine.run}
-    again = PendingResults(unit, taken.append, runs)
-    again.machine = Machine()
-    with pytest.raises(ValueError, match="another's"):
-        again.take(base)
+    for _ in range(2):  # attempts
+        account = PendingResults(unit, taken.append)
+        assert account.meet(Machine()) == ""
+        for row in rows_of(unit):
+            account.take(row.model_copy(update={"run": "of-another", "date": "2020-01-01"}))
+    names = [row.run for row in taken]
+    assert len(taken) == 4
+    assert names[0] == names[1] != names[2] == names[3]
+    assert "of-another" not in names
+    assert all(row.date > "2026" for row in taken)
 
 
 H200 = Machine(gpu="NVIDIA H200", sms=132, capability="9.0", memory_gib=139)
