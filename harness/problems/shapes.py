@@ -23,6 +23,7 @@ from harness.schema import HIDDEN_PREFIX, MOST_CALLS, Case, Claims
 from harness.schema.suite import MOST_HEADS, MOST_SEQLEN
 
 MOST_MORE_KEYS = 77  # than queries, where a case has more: the mask ends inside a tile
+TILE = 64
 PACKED = ((129, 1, 17, 64), (1, 333, 1))  # lengths off the tile; a sequence of one token
 
 
@@ -33,19 +34,24 @@ def near(case: Case, claims: Claims, heads: int, seqlen: int, batch: int = 1) ->
     seqlen: queries; of packed sequences the longest one's.
     """
     step = claims.seqlen_multiple
-    seqlen = round_up(max(seqlen, claims.seqlen_min), step)
+    seqlen = round_up(_claimed(seqlen, claims), step)
     few: dict[str, Any] = {"heads": heads, "batch": batch, "seqlen": seqlen, "burst": 1}
     if case.kv_heads:
         kv_heads = min(heads, 2)
         few |= {"heads": kv_heads * (case.heads // case.kv_heads), "kv_heads": kv_heads}
     if case.seqlens:
         lengths = (seqlen // 3, seqlen, 1, seqlen // 2)
-        few |= _in_one_row([max(n, claims.seqlen_min) for n in lengths], step)
+        few |= _in_one_row([_claimed(n, claims) for n in lengths], step)
     elif case.seqlen_k and case.seqlen_k > case.seqlen:
         few["seqlen_k"] = round_up(seqlen + min(case.seqlen_k - case.seqlen, MOST_MORE_KEYS), step)
     elif case.seqlen_k:
         few["seqlen_k"] = round_up(max(seqlen // 2, claims.seqlen_min), step)
     return _copy(case, **few)
+
+
+def _claimed(seqlen: int, claims: Claims) -> int:
+    """`seqlen`, or one as far off the tile that is claimed."""
+    return seqlen if seqlen >= claims.seqlen_min else claims.seqlen_min + seqlen % TILE
 
 
 def others(case: Case, claims: Claims, causal: bool) -> list[Case]:

@@ -175,7 +175,7 @@ def test_who_claims_long_sequences_alone_is_asked_no_short_ones(name: str) -> No
     claims = Claims(seqlen_min=CASE.seqlen)
     asked = get_problem(name).probes(CASE, claims)
     assert [probe.label for probe in asked if claims.refusal(probe.case)] == []
-    assert len(asked) > 8
+    assert len({probe.case.seqlen % 64 for probe in asked}) > 3  # and not the tile's alone
 
 
 def test_audits_keep_the_timed_shape() -> None:
