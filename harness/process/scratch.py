@@ -56,7 +56,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     try:
         with os.fdopen(handle, "wb") as file:
             yield file
-        fresh.chmod(0o644)
+            os.fchmod(handle, 0o644)  # by its name it could be a link to another's by now
         fresh.replace(path)
     except BaseException:
         with contextlib.suppress(OSError):

@@ -13,6 +13,7 @@ import pytest
 from harness.process.sandbox import cgroup, folders
 from harness.process.sandbox.cgroup import Group, make, parent
 from harness.process.sandbox.folders import remove_tree
+from harness.process.scratch import replacing
 
 MIB, GIB = 1 << 20, 1 << 30
 FILES = [
@@ -432,3 +433,24 @@ def test_at_growth_its_owner_is_stopped_for_a_look(
         disk.look(GIB, 1000, still)
         free[field] -= step * (1 if field == 3 else 4)
     assert asked == ([3, 4, 7] if field == 3 else [1, 2, 3, 4, 5, 6, 7, 8, 9])
+
+
+def test_a_file_takes_a_link_s_place_and_no_mode_by_its_name(tmp_path: Path) -> None:
+    """Whoever renames in that folder had the mode of any file of ours set, through a link."""
+    ours, there = tmp_path / "key", tmp_path / "told"
+    ours.write_text("secret")
+    ours.chmod(0o600)
+    there.symlink_to(ours)
+    with contextlib.suppress(KeyError), replacing(there) as file:
+        raise KeyError(file)
+    assert there.is_symlink()
+    with replacing(there) as file:
+        (fresh,) = tmp_path.glob(".told.*")
+        fresh.unlink()
+        fresh.symlink_to(ours)
+        file.write(b"new")
+    assert (ours.read_text(), ours.stat().st_mode & 0o777) == ("secret", 0o600)
+    there.unlink()
+    with replacing(there) as file:
+        file.write(b"new")
+    assert (there.read_bytes(), there.stat().st_mode & 0o777) == (b"new", 0o644)
