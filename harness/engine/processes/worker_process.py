@@ -198,21 +198,20 @@ class WorkerProcess:
         submission until the judge speaks.
         """
         self.end()  # one that died unattended still holds its end of the line
-        self.ended_for, self._told = None, False
-        if self.overfilled:
-            return
-        self.starts += 1
-        self.held.clear()
-        arguments = [*self._arguments(rehearsed), "--place", str(place)]
-        self._child = Child("harness.worker", arguments, self.jail, self.forkserver)
+        if not self.overfilled:
+            self.starts += 1
+            self.held.clear()
+            arguments = [*self._arguments(rehearsed), "--place", str(place)]
+            self._child = Child("harness.worker", arguments, self.jail, self.forkserver)
+        self.ended_for, self._told = None, False  # of the one before
 
     def attach(
         self, judge: JudgeClient, sizes: tuple[int, int], timeout_s: float, overdue: Overdue
     ) -> BurstReport | None:
         """Have it run and loaded, with its buffers mapped; None, or how it failed."""
         if not self.alive:
-            if self.ended_for and not self._told:  # as it loaded, say: nobody's turn showed it
-                return BurstReport(status=self.ended_for[0], message=self.ended_for[1])
+            if not self._told and (self.ended_for or self._ran_out()):
+                return BurstReport(status=Status.CRASHED, message="in nobody's turn")
             self.start()
         if self.overfilled:
             return BurstReport(status=Status.OVER_QUOTA, message=OVERFILLED)
@@ -259,7 +258,7 @@ class WorkerProcess:
         """Have it leave, for what `reply` says or for what its process tells better."""
         status, message = reply.status, reply.message
         ending = self.child.ending(2.0 if status is Status.CRASHED else 0.0)
-        ran_out = self.child.group is not None and self.child.group.ran_out()
+        ran_out = self._ran_out()
         self.leave(judge, clean_up)
         if status is Status.PASSED and ending != RUNNING:  # who answered for it is another
             status, message = Status.CRASHED, f"its process ended in its turn: {ending}"
@@ -273,6 +272,11 @@ class WorkerProcess:
         elif status is Status.CRASHED and ending != RUNNING and ":" not in message:
             message = f"{message}: {ending}"
         return reply.model_copy(update={"status": status, "message": message})
+
+    def _ran_out(self) -> bool:
+        """Whether the kernel ended one of its processes for the memory that is all its own."""
+        group = self._child.group if self._child else None
+        return group is not None and group.ran_out()
 
     @staticmethod
     def end_all(workers: Iterable["WorkerProcess"]) -> None:
