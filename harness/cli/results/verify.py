@@ -212,8 +212,7 @@ def _outcome(old: Sequence[Result], fresh: Sequence[Result], tolerance: float) -
     odd = (r for r in fresh if r.status is not ends.get(r.config, Status.PASSED))
     failed = [f"today {r.config}: {r.status.value} {r.reason}" for r in odd]
     least = min(HELD.index(r.held) for r in old)
-    official = (r for r in fresh if r.speedup and not r.case.hidden)
-    failed += [f"today {why}" for r in official if (why := unfit(r))]
+    failed += [f"today {why}" for r in fresh if r.speedup and (why := unfit(r))]
     failed += [f"today {r.config}: {r.held}" for r in fresh if HELD.index(r.held) < least]
     today = {r.config: interval_of(r.speedup) for r in fresh if r.speedup}
     if failed or any(r.config not in today for r in old if r.speedup):
