@@ -141,6 +141,8 @@ def test_what_it_counts(tmp_path: Path) -> None:
     (tmp_path / "memory.stat").write_text("anon 5\nfile 900\nkernel 7\nshmem 11\nsock 13\nslab 4\n")
     (tmp_path / "memory.events").write_text("low 0\noom 1\noom_kill 0\n")
     assert (group.bytes(), group.ran_out()) == (36, False)
+    (tmp_path / "memory.events").write_text("oom 0\noom_kill 1\n")  # the machine's memory was full
+    assert not group.ran_out()
     (tmp_path / "memory.events").write_text("oom 1\noom_kill 2\n")
     assert group.ran_out()
 

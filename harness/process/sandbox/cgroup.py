@@ -37,8 +37,12 @@ class Group:
         return sum(count for word, count in self._numbers("memory.stat") if word in COUNTED)
 
     def ran_out(self) -> bool:
-        """Whether the kernel killed in it for want of memory."""
-        return any(word == "oom_kill" and count for word, count in self._numbers("memory.events"))
+        """Whether the kernel killed in it because it had used up its own memory.
+
+        oom_kill alone is counted of the machine's want of memory, too.
+        """
+        happened = {word for word, count in self._numbers("memory.events") if count}
+        return {"oom", "oom_kill"} <= happened
 
     def kill(self) -> None:
         """Kill all that is in it."""
