@@ -272,11 +272,11 @@ def _code_of(main: Callable[[], int]) -> int:
             hint = "another place, or `ls -ld` there"
             return _ended(shown(f"error: {cause}", 400), hint, Exit.STORAGE)
         traceback.print_exc()
-        said = "error: a fault of the harness; what was measured before it is in results/"
+        said = "error: a fault of the harness; what was measured before it is recorded"
         hint = f"{typed('python run.py doctor')}, and report the lines above"
         return _ended(said, hint, Exit.USAGE)
     except KeyboardInterrupt:
-        said = "interrupted: what was measured is in results/"
+        said = "interrupted: what was measured is recorded"
         return _ended(said, "the same command again", Exit.INTERRUPTED)
 
 

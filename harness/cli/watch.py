@@ -65,7 +65,7 @@ class Watch:
                 print(f"watching {_names(self.seen)}; Ctrl-C ends", flush=True)
                 print(f"changed: {_names(self.wait())}", flush=True)
         except KeyboardInterrupt:
-            said = "stopped watching: what was measured is in results/"
+            said = "stopped watching: what was measured is recorded"
             print(f"{said}\n  next: the same command again", file=sys.stderr)
             return code
 
