@@ -171,7 +171,7 @@ def lay_out(files: Files, target: Path) -> None:
             path.chmod(0o444)
         for here, _, _ in os.walk(fresh):
             Path(here).chmod(0o755)
-        if target.is_symlink() or target.exists():
+        if not holds(target, files) and (target.is_symlink() or target.exists()):
             old = Path(tempfile.mkdtemp(prefix=".old-", dir=target.parent))
             target.rename(old / "was")
             remove_tree(old)

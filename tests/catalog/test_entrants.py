@@ -415,6 +415,28 @@ def test_an_imported_function_is_accepted(tmp_path: Path) -> None:
     load(make(tmp_path, source="from kernel import custom_attention_forward\n"))
 
 
+def test_two_runs_that_stage_the_same_source_leave_each_other_s_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who came second took the first one's for damaged, and the first found nothing there."""
+    files, target = [("a.py", b"x = 1"), ("b/c.py", b"y = 2")], tmp_path / "staged"
+    really, kept = source_files.tempfile.mkdtemp, list[int]()
+
+    def meanwhile(**how: object) -> str:
+        if not kept:
+            kept.append(0)
+            source_files.lay_out(files, target)
+            kept[0] = target.stat().st_ino
+        return really(**how)
+
+    monkeypatch.setattr(source_files.tempfile, "mkdtemp", meanwhile)
+    source_files.lay_out(files, target)
+    assert target.stat().st_ino == kept[0]
+    (target / "more.pyc").touch()  # and what is damaged is replaced
+    source_files.lay_out(files, target)
+    assert source_files.holds(target, files)
+
+
 def test_a_file_that_becomes_a_link_while_it_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
