@@ -5,8 +5,8 @@
 Allowed: regular files under one folder submissions/<name>/, small, of known kinds. A folder that
 the base branch has is changed by those alone whom its manifest there names in `owners: [LOGIN,
 ...]`; a new folder is anybody's who is named in its own. Refused: every other path, links,
-submodules, binaries, names that a shell or a file system could take for something else. git is
-asked for objects; nothing is checked out or run.
+submodules, binaries, names of other signs than letters, digits and `_-.`. git is asked for
+objects; nothing is checked out or run.
 """
 
 from __future__ import annotations
