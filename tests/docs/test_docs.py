@@ -18,7 +18,7 @@ from tests.house import count
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Not the board, which says strangers' words.
-PAGES = sorted(ROOT / name for name in count.files() if re.fullmatch(r"((\.github|docs)/)?[^/]+\.md|.+/NOTES\.md", name) and name != "leaderboard.md")  # fmt: skip
+PAGES = sorted(ROOT / name for name in count.files() if re.fullmatch(r"((\.github|docs|tests/corpus)/)?[^/]+\.md|.+/NOTES\.md", name) and name != "leaderboard.md")  # fmt: skip
 COMMAND = re.compile(r"python3? ((?:run|benchmarks/\w+|\.github/scripts/\w+)\.py)([^`#\n|]*)")
 INSTALLED = re.compile(r"(?m)(?:`|^    )attnboard ([^`#\n|]*)")
 #: Words that stand for what a reader puts there.

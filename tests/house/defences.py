@@ -1,4 +1,4 @@
-"""The defences of docs/threats.md: each specimen of the corpus counted under the one that it names.
+"""The defences of tests/corpus/README.md: each specimen counted under the one that it names.
 
     python -m tests.house.defences                        write the counts
     python -m tests.house.defences COMMIT DATE GPU LOG... first take what `selftest` printed on a GPU
@@ -21,14 +21,15 @@ from pathlib import Path
 from harness.cli.selftest.corpus import load_corpus
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs" / "threats.md"
+PAGE = ROOT / "tests" / "corpus" / "README.md"
+THREATS = ROOT / "docs" / "threats.md"
 RECORD = ROOT / "tests" / "corpus" / "gpu.jsonl"
 AS_FORESEEN = ("stopped", "passed")
 #: | `name` | what it is | number |
 ROW = re.compile(r"^(\| `(\w+)` \|.*\| )(\d+)( \|)$", re.MULTILINE)
 GROUP = re.compile(r"`([abc]\d+_[\w*]*)`")
 OUTCOME = re.compile(r"^(?:ok|!!) +(\w+): (\w+) ?(.*)$", re.MULTILINE)
-#: How README and the page tell what RECORD holds.
+#: How README and THREATS tell what RECORD holds.
 TOLD = re.compile(r"\d+ of \d+ exploits and \d+ of \d+ controls")
 Ran = dict[str, dict[str, str]]
 
@@ -89,7 +90,7 @@ def main() -> None:
     lines = [json.dumps(record[s.name], ensure_ascii=False) for s in specimens if s.name in record]
     RECORD.write_text("\n".join(lines) + "\n", encoding="utf-8")
     named = [specimen.expect.defence for specimen in specimens if not specimen.honest]
-    for page in (PAGE, ROOT / "README.md"):
+    for page in (PAGE, THREATS, ROOT / "README.md"):
         text = TOLD.sub(told(record), counted(page.read_text(encoding="utf-8"), named))
         page.write_text(text, encoding="utf-8")
 

@@ -182,13 +182,14 @@ def test_what_is_called_slow_is_there(line: str) -> None:
 CHEATERS = [specimen for specimen in load_corpus() if not specimen.honest]
 NAMED = [specimen.expect.defence for specimen in CHEATERS]
 PAGE = defences.PAGE.read_text(encoding="utf-8")
+THREATS = defences.THREATS.read_text(encoding="utf-8")
 DRAWN = "| `contract` | max | 3 |\n| `finite` | NaN | 0 |\nbeside `b7_*` and `b9_fp8`\n"
 
 
 def test_every_defence_has_its_row() -> None:
     new = {*NAMED, *STAND_INS} - set(defences.rows(PAGE))
     assert not new, (
-        f"next: give {', '.join(sorted(new))} a row in docs/threats.md, with 0 behind it"
+        f"next: give {', '.join(sorted(new))} a row in tests/corpus/README.md, with 0 behind it"
     )
 
 
@@ -201,7 +202,7 @@ def test_a_defence_that_stops_nobody_has_no_row() -> None:
 
 
 def test_every_specimen_stands_beside_an_asset() -> None:
-    lonely, empty = defences.strays(PAGE, [specimen.name for specimen in CHEATERS])
+    lonely, empty = defences.strays(THREATS, [specimen.name for specimen in CHEATERS])
     assert not lonely, f"next: name {', '.join(lonely)} beside an asset in docs/threats.md"
     assert not empty, (
         f"next: take {', '.join(empty)} out of docs/threats.md; no specimen is called so"
