@@ -6,7 +6,8 @@ The machine that wrote it ran code of a stranger. So: few and small regular file
 only the submission asked for and the suite's baselines, the very source and suite of this
 checkout, each case of the submission once, hidden ones as the told secret draws them, secrets that
 are new. Of a row only what was measured is taken; the rest is made again as a run makes it
-(harness/measure/audit.py), must be what was told, and is what we write. This finds forgeries that
+(harness/measure/audit.py), must be what was told, and is what we write, as a run that we name.
+This finds forgeries that
 contradict themselves or the checkout. A machine that was taken over entirely can still lie
 consistently: the runner must be new for every run.
 """
@@ -36,7 +37,7 @@ from harness.catalog.entrants import load_entrant  # noqa: E402
 from harness.catalog.suites import load_suite  # noqa: E402
 from harness.errors import HarnessError, StorageError  # noqa: E402
 from harness.judge.secret import Secret  # noqa: E402
-from harness.measure.audit import Asked, audited, dates_between, overlong  # noqa: E402
+from harness.measure.audit import Asked, audited, dates_between, named_now, overlong  # noqa: E402
 from harness.measure.gpu_specs import part_of  # noqa: E402
 from harness.measure.verdict import asked_facts  # noqa: E402
 from harness.problems import get_problem  # noqa: E402
@@ -87,7 +88,8 @@ def main(argv: list[str] | None = None) -> int:
         taken, why = made_anew(results, expected) if results else ([], [])
         reasons += why
         if not reasons:
-            record.append(args.into, *taken)
+            run, _ = named_now()  # what it calls itself may be another's, not yet recorded
+            record.append(args.into, *(row.model_copy(update={"run": run}) for row in taken))
     except StorageError as error:
         print(f"error: {sanitize(error.message)}")
         print(f"next: make room under {args.into}, and take the same artifact again")
@@ -214,15 +216,11 @@ def _of_run(result: Result, expected: Expected) -> list[str]:
     part, machine = part_of(result.machine), result.machine
     mine = record.whole(h for h in expected.recorded if h.entry == expected.submission)
     newest = max((head.date for head in mine if head.gpu == result.gpu), default="")
-    file = record.file_name(result.date, result.suite, result.run)
     checks = {
         f"date {result.date} is not of {' to '.join(expected.days)}": (
             expected.days[0] <= result.date <= expected.days[1]
         ),
         f"date {result.date} is not after its last record's, {newest}": result.date > newest,
-        f"run {result.run} is recorded already": all(
-            head.run != result.run and head.path.name != file for head in expected.recorded
-        ),
         f"{machine.gpu} with {machine.sms} SMs of {machine.capability} is no GPU of "
         "harness/measure/gpu_specs.py: what it can do at most is not known": (
             part is not None and machine.gpu in part.names
