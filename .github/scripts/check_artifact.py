@@ -7,9 +7,8 @@ only the submission asked for and the suite's baselines, the very source and sui
 checkout, each case of the submission once, hidden ones as the told secret draws them, secrets that
 are new. Of a row only what was measured is taken; the rest is made again as a run makes it
 (harness/measure/audit.py), must be what was told, and is what we write, as a run that we name.
-This finds forgeries that
-contradict themselves or the checkout. A machine that was taken over entirely can still lie
-consistently: the runner must be new for every run.
+This finds forgeries that contradict themselves or the checkout. A machine that was taken over
+entirely can still lie consistently: the runner must be new for every run.
 """
 
 from __future__ import annotations

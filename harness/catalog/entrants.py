@@ -422,6 +422,8 @@ def _place(name: str, root: Path) -> Path | None:
 def _display_name(path: Path, place: Path, manifest: Manifest, root: Path | None) -> str:
     """The manifest's name; steps/ of an entry carry their path, so that two never share a row.
 
+    Of entries called `submissions` or `baselines` that word is taken off: theirs can share one.
+
     place: where it was read; a link may have taken its place since.
     """
     for layer in layers(root) if root is not None else ():

@@ -22,7 +22,7 @@ from harness.schema import BLAMELESS, Case, Error, Kind, Limits, Result, Status,
 #: Fewest results of a stretch that are kept at once. Who leaves a call out must make all but one of
 #: them before it can tell of the next: with two of them it could make every second call.
 RING = 6
-FAILED_FAST = "not measured: -x ends a run at its first failure"
+FAILED_FAST = "-x ended the run at its first failure"
 
 
 @dataclass
@@ -124,7 +124,7 @@ class State:
         return not left
 
     def failed_fast(self) -> bool:
-        """With -x: whether a submission has failed; what is open then stays so, and says why."""
+        """With -x: whether a submission has failed; what has too few blocks then says why."""
         ends = (self.record(n, c).status for n in self.submissions() for c in self.suite.cases)
         failed = self.fail_fast and any(end is not None and end not in BLAMELESS for end in ends)
         for case in self.suite.cases if failed else ():

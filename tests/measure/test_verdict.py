@@ -270,6 +270,15 @@ def test_the_pace_is_the_fastest_of_the_trusted() -> None:
     assert beside.pace_gap_ms == pytest.approx(0.02, abs=0.003)
 
 
+def test_of_two_as_fast_the_pace_is_the_first_by_name() -> None:
+    """A record whose rows were read in another order contradicted itself."""
+    there = {"sdpa_cudnn": SLOW, "sdpa_flash": FAST, "flash_attn_4": FAST}
+    for names in (list(there), ["sdpa_cudnn", "flash_attn_4", "sdpa_flash"]):
+        found = against(**{name: there[name] for name in names}).slack
+        assert found
+        assert found.pace == "flash_attn_4"
+
+
 def test_who_was_not_in_every_block_is_not_the_pace() -> None:
     fewer = FAST[:11]
     found = against(sdpa_cudnn=SLOW, flash_attn_4=fewer, sdpa_flash=NEXT).slack
