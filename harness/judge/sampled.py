@@ -3,8 +3,8 @@
 Copying a burst's outputs takes hundreds of microseconds. A worker that says "done" too early could
 still compute the last call while the first call's outputs are copied. So some words of every
 output, at secret positions, are read first, within microseconds, and what is copied afterwards must
-agree with them: of an output that lacks one row in a thousand, 65,536 words miss all with a chance
-of e^-65.
+agree with them. Where all outputs of a burst lack one row in a thousand, 65,536 words miss that
+with a chance of e^-65; where one of ten does, its tenth of the words misses it in 1.4 of 1,000.
 """
 
 import random

@@ -123,7 +123,7 @@ def conclude_case(
     """The row of everybody in `evidence`, in its order; `baseline` is the headline.
 
     A library that the clocks refuse sets nobody's pace: it leaves `trusted`, unless it is the
-    control, until nobody else is refused.
+    control. They are asked once, in order: who is refused before its pace is, stays so.
     """
     around, times = (trusted or {"": ()}, null_gaps_ms, telemetry), tuple[Sample, ...]()
     for name in (each for each in list(trusted)[1:] if each in evidence):
