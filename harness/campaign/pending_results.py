@@ -37,9 +37,9 @@ class PendingResults:
 
     def __init__(self, unit: Unit, save: Callable[[Result], None]) -> None:
         self.unit = unit
-        #: Its run's name and when that began: ours, a node could name another's.
-        self._named = named_now()
         self.machine: Machine | None = None  # once it has said hello
+        #: Its run's name and when that began, of then: ours, a node could name another's.
+        self._named = ("", "")
         self.deadline = math.inf  # of its end, once its process has begun
         self.fault = ""  # what the unit itself said it died of
         self.cut = False  # it was stopped: what it tells now may be cut short

@@ -1,4 +1,4 @@
-"""What a run holds alone: a scratch folder in shared memory, the lock of its GPU, a file to be."""
+"""A scratch folder in shared memory, the lock of a GPU, files that appear whole or not at all."""
 
 import contextlib
 import fcntl

@@ -145,7 +145,7 @@ def test_a_row_that_says_what_was_not_asked_is_not_taken(changes: dict[str, obje
     honest = [record.parse(line.encode()) for line in lines]
     taken: list[Result] = []
     account = PendingResults(unit, taken.append)
-    account.machine = Machine()
+    assert not account.meet(Machine())
     with contextlib.suppress(ValueError):
         account.take(honest[0].model_copy(update=changes))
         account.take(honest[1])
@@ -163,7 +163,7 @@ def test_a_baseline_beside_nobody_is_no_reason_to_try_again(ending: str, written
     (unit,) = units(["n0"])
     described, taken = json.loads(to_text(unit)), list[Result]()
     account = PendingResults(unit, taken.append)
-    account.machine = Machine()
+    assert not account.meet(Machine())
     for entrant in described["request"]["entrants"]:
         status = "INTERRUPTED" if entrant["name"] == "base" else ending
         account.take(record.parse(null_unit.row(described, entrant, "one", status).encode()))
@@ -213,7 +213,7 @@ def test_a_row_that_contradicts_itself_is_not_taken(changes: dict[str, object]) 
     mine, base = rows_of(unit)
     taken: list[Result] = []
     account = PendingResults(unit, taken.append)
-    account.machine = Machine()
+    assert not account.meet(Machine())
     twice = {"samples": (*mine.samples, mine.samples[0])}
     for each in (changes, twice):
         account.take(base)
@@ -244,7 +244,7 @@ def rows_of(unit: Unit, count: int = 12) -> tuple[Result, Result]:
 def asked_of(unit: Unit, case: str) -> Asked:
     """What the audit asks of rows of `unit`."""
     account = PendingResults(unit, print)
-    account.machine = Machine()
+    assert not account.meet(Machine())
     return account.asked(case)
 
 
@@ -259,7 +259,7 @@ def test_beside_a_baseline_that_did_not_pass_a_ratio_is_not_taken() -> None:
     (unit,) = units(["n0"])
     mine, base = rows_of(unit)
     account = PendingResults(unit, print)
-    account.machine = Machine()
+    assert not account.meet(Machine())
     account.take(ended(base, Status.UNSTABLE))
     with pytest.raises(ValueError, match="base: it says UNSTABLE and is HARNESS_ERROR"):
         account.take(mine)
@@ -271,7 +271,7 @@ def test_what_is_written_when_nobody_tries_again_has_met_the_audit(beside: Statu
     mine, base = rows_of(unit)
     taken: list[Result] = []
     account = PendingResults(unit, taken.append)
-    account.machine = Machine()
+    assert not account.meet(Machine())
     account.take(mine)
     if beside:
         account.take(ended(base, beside))
@@ -289,7 +289,8 @@ def test_what_a_stop_cuts_short_keeps_its_figure_from_five_blocks_on(
     (unit,) = units(["n0"])
     taken: list[Result] = []
     account = PendingResults(unit, taken.append)
-    account.machine, account.cut = Machine(), cut
+    assert not account.meet(Machine())
+    account.cut = cut
     untold = {"secret": "", "secret_commitment": "ab"}
     with contextlib.suppress(ValueError):
         for row in rows_of(unit, count):
@@ -303,7 +304,7 @@ def test_who_breaks_a_run_costs_its_baseline_no_row() -> None:
     mine, base = rows_of(unit)
     taken: list[Result] = []
     account = PendingResults(unit, taken.append)
-    account.machine = Machine()
+    assert not account.meet(Machine())
     account.take(ended(mine, Status.BROKE_THE_RUN))
     account.take(base)
     assert len(taken) == 2
@@ -624,7 +625,7 @@ def test_the_longest_row_that_a_unit_can_tell_is_read() -> None:
     parts = [told[at : at + READ_BYTES] for at in range(0, len(told), READ_BYTES)]
     assert [t.op for part in (*parts, b"\n") for t in reader.hear(part)] == ["result"]
     account = PendingResults(unit, print)
-    account.machine = Machine()
+    assert not account.meet(Machine())
     account.take(row)
 
 
@@ -634,7 +635,7 @@ def test_a_row_of_more_than_its_run_has_blocks_is_not_held(what: str) -> None:
     (unit,) = units(["n0"])
     mine, _ = rows_of(unit)
     account = PendingResults(unit, print)
-    account.machine = Machine()
+    assert not account.meet(Machine())
     each = {"samples": mine.samples[0], "telemetry": Telemetry(), "null_gaps_ms": 0.0}[what]
     with pytest.raises(ValueError, match="n0 on one: more than 88 blocks"):
         account.take(mine.model_copy(update={what: (each,) * 1000}))
